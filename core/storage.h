@@ -1,0 +1,61 @@
+// Memory: a caching allocator with per-thread free lists, and the counted buffer behind tensors.
+//
+// In steady state a training step asks the system for nothing: a freed block goes to the free list of the thread that
+// allocated it (also when another thread frees it), and the next request of its size class takes it from there.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+
+namespace tapedeck {
+
+// 64-byte aligned memory for `bytes` bytes. Throws Error when the system has none.
+void* cached_allocate(size_t bytes);
+void cached_free(void* block) noexcept;
+
+// Gives the calling thread's unused blocks back to the system.
+void release_cached_memory();
+
+// Bytes handed out and not yet freed, over all threads, rounded up to size classes.
+int64_t live_bytes();
+// Requests that had to go to the system, over all threads, since the program started.
+int64_t system_allocations();
+
+// The same memory for standard containers.
+template <class T>
+struct CachingAllocator {
+  using value_type = T;
+  CachingAllocator() = default;
+  template <class U>
+  CachingAllocator(const CachingAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(cached_allocate(n * sizeof(T))); }
+  void deallocate(T* block, size_t) noexcept { cached_free(block); }
+  bool operator==(const CachingAllocator&) const = default;
+};
+
+// A counted buffer. The version counts in-place writes, so that whoever saved a view can tell that it changed.
+class Storage {
+ public:
+  // A buffer with one owner and undefined contents (NaN bytes where built with TAPEDECK_POISON).
+  static Storage* allocate(size_t bytes);
+
+  void retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept;
+  bool shared() const { return refs_.load(std::memory_order_acquire) > 1; }
+
+  void* data() { return this + 1; }
+  uint32_t version() const { return version_.load(std::memory_order_relaxed); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  Storage() = default;
+  std::atomic<uint32_t> refs_{1};
+  std::atomic<uint32_t> version_{0};
+  char padding_[56];  // the data behind the header starts on a cache line
+};
+static_assert(sizeof(Storage) == 64);
+
+}  // namespace tapedeck

@@ -1,0 +1,369 @@
+// The engine: a tape of nodes in creation order (a topological order), and one reverse loop over it.
+//
+//   Tape tape;                                // records on this thread until it dies; no tape, no recording
+//   Var loss = model.loss(batch);
+//   Gradients grads = tape.backward(loss);    // returned, not hidden in the parameters
+//   optimizer.step(grads);
+//
+// An op is its forward value and one rule per input, written with differentiable ops (see record below). The engine
+// sums each gradient back to its input's shape, so rules ignore broadcasting.
+#pragma once
+
+#include <tapedeck/core/var.h>
+
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace tapedeck {
+
+// ---- Gradients ------------------------------------------------------------------------------------------------
+
+// The gradients of one backward pass, by parameter identity or leaf. "Absent" (the loss does not depend on it) and
+// "zero" are different answers. Every gradient has its leaf's shape and dtype, is row-major and shares no memory.
+class Gradients {
+ public:
+  struct Entry {
+    Parameter parameter;  // absent for a leaf made by tape.leaf()
+    Tensor value;
+  };
+
+  const Tensor* find(const Parameter& parameter) const;  // null where absent
+  const Tensor* find(const Var& leaf) const;
+  Tensor* find(const Parameter& parameter);
+  const Tensor& operator[](const Parameter& parameter) const;  // throws where absent
+  const Tensor& operator[](const Var& leaf) const;
+
+  // Adds; a gradient absent on one side is taken from the other.
+  Gradients& operator+=(const Gradients& other);
+
+  size_t size() const { return entries_.size(); }
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+
+ private:
+  friend class Tape;
+  using Key = std::pair<uint64_t, uint32_t>;  // parameter identity and ~0, or tape serial and node
+  const Tensor* find(Key key) const;
+  void insert(Key key, Parameter parameter, Tensor value);
+
+  std::vector<Key, CachingAllocator<Key>> keys_;
+  std::vector<Entry, CachingAllocator<Entry>> entries_;
+};
+
+// ---- Rules ----------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+struct Rule {
+  virtual Var apply(const Var& g, const Var& y) = 0;
+  virtual bool add_to(Tensor&, const Var&) { return false; }  // false: there is no short cut
+  virtual bool has_short_cut() const { return false; }
+  virtual ~Rule() = default;
+};
+
+struct NoShortCut {};
+
+template <class F, class Add>
+struct RuleOf final : Rule {
+  static constexpr bool with_output = std::is_invocable_v<F&, const Var&, const Var&>;
+  static constexpr bool with_short_cut = !std::is_same_v<Add, NoShortCut>;
+  [[no_unique_address]] F f;
+  [[no_unique_address]] Add add;
+  RuleOf(F&& vjp, Add&& short_cut) : f(std::move(vjp)), add(std::move(short_cut)) {}
+  Var apply(const Var& g, const Var& y) override {
+    if constexpr (with_output)
+      return f(g, y);
+    else
+      return f(g);
+  }
+  bool add_to(Tensor& sum, const Var& g) override {
+    if constexpr (with_short_cut) add(sum, g.value());
+    return with_short_cut;
+  }
+  bool has_short_cut() const override { return with_short_cut; }
+};
+
+}  // namespace detail
+
+// An input of an op and its vector-Jacobian product: vjp(g) or vjp(g, y) returns the gradient that reaches x, of x's
+// shape or of the broadcast shape. Rules capture inputs as Var only (a Tensor would escape the check for in-place
+// changes) and never the output, which the engine hands in.
+//
+// A rule whose result is mostly zeros can bring a short cut: add(sum, g) adds vjp(g) to the dense tensor `sum` of x's
+// shape. The engine takes it where nothing records, so T slices of one tensor cost one buffer and not T.
+template <class F, class Add = detail::NoShortCut>
+struct Input {
+  const Var* x;
+  Site site;
+  F vjp;
+  Add add;
+  Input(const Operand& operand, F rule, Add short_cut = {})
+      : x(&operand.var()), site(operand.site()), vjp(std::move(rule)), add(std::move(short_cut)) {}
+  Input(const Var& var, F rule, Add short_cut = {})
+      : x(&var), site{}, vjp(std::move(rule)), add(std::move(short_cut)) {}
+};
+template <class F>
+Input(const Operand&, F) -> Input<F>;
+template <class F>
+Input(const Var&, F) -> Input<F>;
+
+// ---- Tape -----------------------------------------------------------------------------------------------------
+
+enum class Keep { nothing, tape };
+struct GradOptions;
+
+// What is known about a node, for study and for error messages.
+struct NodeInfo {
+  std::string op;
+  Shape shape;
+  DType dtype;
+  std::vector<uint32_t> inputs;  // nodes, tracked inputs only
+  Site site;                     // the innermost line
+  Site user_site;                // the line outside the library that called in
+  std::string scope;             // "decoder.step[3]/attention"; empty outside all scopes
+};
+
+class Tape {
+ public:
+  Tape();
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // A floating tensor to differentiate with respect to.
+  Var leaf(const Tensor& value, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+
+  // Gradients of `loss` with respect to all leaves and parameters it depends on. One element needs no seed; otherwise
+  // the seed has the loss's shape and dtype. Consumes the tape: rules and saved values die as soon as they have run;
+  // with Keep::tape it can be swept again, and each pass returns the same gradients.
+  // Throws: loss not on this tape, no seed, wrong seed, tape consumed, a recorded value changed in place since.
+  Gradients backward(const Var& loss, Keep keep = Keep::nothing);
+  Gradients backward(const Var& loss, const Tensor& seed, Keep keep = Keep::nothing);
+
+  size_t size() const { return nodes_.size(); }
+  bool consumed() const { return consumed_; }
+  NodeInfo node(uint32_t id) const;
+  NodeInfo node(const Var& var) const;  // throws for a Var of another tape
+
+  // Engine side: used by record(), grad() and Operand.
+  static Tape* recording();  // the tape that records on this thread, or null
+  Var parameter_leaf(const Parameter& parameter);
+  template <class... F, class... Add>
+  Var add_node(const char* op, Tensor&& y, Input<F, Add>&... inputs);
+  template <class F, class Add>
+  Var add_node(const char* op, Tensor&& y, std::span<Input<F, Add>> inputs);
+
+ private:
+  friend class NoGrad;
+  friend class Scope;
+  friend std::vector<Var> grad(const Var&, std::span<const Var>, const GradOptions&);
+  friend int64_t live_nodes();
+
+  struct Edge {
+    uint32_t input;
+    detail::Rule* rule;
+  };
+  struct ScopeRecord {
+    const char* name;
+    int64_t index;
+    const ScopeRecord* parent;
+  };
+  struct Node {
+    const char* op;
+    const ScopeRecord* scope;
+    Tensor y;  // kept only if a rule wants it
+    uint32_t y_version;
+    uint32_t first_edge, edge_count;
+    DType dtype;
+    Site site, user_site;
+    Shape shape;
+  };
+  // Bump allocation for rules and scope records; everything goes at once.
+  class Arena {
+   public:
+    ~Arena();
+    void* allocate(size_t bytes);
+
+   private:
+    struct Block {
+      Block* previous;
+    };
+    Block* block_ = nullptr;
+    std::byte* next_ = nullptr;
+    std::byte* end_ = nullptr;
+  };
+
+  void check_input(const char* op, const Var& x) const;
+  uint32_t push_node(const char* op, const Tensor& y, bool keep_y, Site site, size_t edges);
+  template <class F, class Add>
+  void push_edge(Input<F, Add>& input);
+  Var place(Tensor&& y, uint32_t id) const { return Var(std::move(y), serial_, id); }
+  const ScopeRecord* scope_record();
+  std::vector<Var, CachingAllocator<Var>> sweep(const Var& y, Var seed, std::span<const Var> wanted, bool record,
+                                                bool consume);
+  static Tape* tape_of(const char* op, const Var& y);
+  std::vector<Var> gradients(const Var& y, std::span<const Var> xs, const GradOptions& options);
+  Var checked_seed(const char* op, const Var& y, const Var& seed) const;
+  void check_own(const char* op, const Var& y) const;
+  void drop_rules(uint32_t node);
+  std::string place_of(const Node& node) const;
+
+  struct LeafRecord {
+    uint32_t node;
+    Parameter parameter;
+  };
+
+  uint64_t serial_;
+  bool consumed_ = false;
+  Tape* outer_;             // next of this thread's live tapes
+  Tape* recording_before_;  // what recorded before this tape did
+  std::vector<Node, CachingAllocator<Node>> nodes_;
+  std::vector<Edge, CachingAllocator<Edge>> edges_;
+  std::vector<LeafRecord, CachingAllocator<LeafRecord>> leaves_;
+  std::unordered_map<uint64_t, uint32_t, std::hash<uint64_t>, std::equal_to<>,
+                     CachingAllocator<std::pair<const uint64_t, uint32_t>>>
+      parameter_nodes_;  // identity -> leaf
+  Arena arena_;
+};
+
+// Nodes on this thread's live tapes.
+int64_t live_nodes();
+
+// ---- Recording ------------------------------------------------------------------------------------------------
+
+namespace detail {
+// Test hook: called with every op's name on this thread; null: off.
+using OpHook = void (*)(const char* op);
+extern constinit thread_local OpHook on_op;
+}  // namespace detail
+
+// The one way an op enters the tape:
+//
+//   return record("mul", y, Input{a, [b](const Var& g) { return g * b; }}, Input{b, [a](const Var& g) { return g * a;
+//   }});
+//
+// Without a recording tape, or where no input is tracked, nothing is stored and y comes back as a constant. Rules of
+// untracked inputs, and all they captured, are dropped.
+template <class... F, class... Add>
+Var record(const char* op, Tensor y, Input<F, Add>... inputs) {
+  if (detail::on_op) detail::on_op(op);
+  Tape* tape = Tape::recording();
+  if (!tape || !(inputs.x->tracked() || ...)) return Var(std::move(y));
+  return tape->add_node(op, std::move(y), inputs...);
+}
+
+// The same for any number of inputs (cat).
+template <class F, class Add>
+Var record(const char* op, Tensor y, std::span<Input<F, Add>> inputs) {
+  if (detail::on_op) detail::on_op(op);
+  Tape* tape = Tape::recording();
+  bool tracked = false;
+  for (const Input<F, Add>& input : inputs) tracked = tracked || input.x->tracked();
+  if (!tape || !tracked) return Var(std::move(y));
+  return tape->add_node(op, std::move(y), inputs);
+}
+
+// For ops declared non-differentiable (comparisons, argmax): the result is a constant.
+inline Var record_constant(const char* op, Tensor y) {
+  if (detail::on_op) detail::on_op(op);
+  return Var(std::move(y));
+}
+
+template <class F, class Add>
+void Tape::push_edge(Input<F, Add>& input) {
+  if (!input.x->tracked()) return;
+  using Rule = detail::RuleOf<F, Add>;
+  static_assert(alignof(Rule) <= 16);
+  void* memory = arena_.allocate(sizeof(Rule));
+  edges_.push_back({input.x->id_, new (memory) Rule(std::move(input.vjp), std::move(input.add))});
+}
+
+template <class... F, class... Add>
+Var Tape::add_node(const char* op, Tensor&& y, Input<F, Add>&... inputs) {
+  ((inputs.x->tracked() ? check_input(op, *inputs.x) : void()), ...);
+  Site site{};
+  ((site.file ? void() : void(site = inputs.site)), ...);
+  bool keep_y = ((inputs.x->tracked() && detail::RuleOf<F, Add>::with_output) || ...);
+  uint32_t id = push_node(op, y, keep_y, site, (static_cast<size_t>(inputs.x->tracked()) + ...));
+  (push_edge(inputs), ...);
+  return place(std::move(y), id);
+}
+
+template <class F, class Add>
+Var Tape::add_node(const char* op, Tensor&& y, std::span<Input<F, Add>> inputs) {
+  size_t tracked = 0;
+  Site site{};
+  for (const Input<F, Add>& input : inputs) {
+    if (!site.file) site = input.site;
+    if (!input.x->tracked()) continue;
+    check_input(op, *input.x);
+    ++tracked;
+  }
+  uint32_t id = push_node(op, y, detail::RuleOf<F, Add>::with_output, site, tracked);
+  for (Input<F, Add>& input : inputs) push_edge(input);
+  return place(std::move(y), id);
+}
+
+// Nothing records on this thread while one lives. Restores what was, also when an exception passes.
+class NoGrad {
+ public:
+  NoGrad();
+  ~NoGrad();
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  Tape* paused_;
+};
+
+// Names the part of a model that nodes are made in. `name` must outlive the tape (a string literal); nothing is
+// formatted unless asked for.
+class Scope {
+ public:
+  explicit Scope(const char* name, int64_t index = -1);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  friend class Tape;
+  const char* name_;
+  int64_t index_;
+  Scope* outer_;
+  uint64_t tape_ = 0;  // the record below belongs to this tape
+  const Tape::ScopeRecord* record_ = nullptr;
+};
+
+// Opened by every call of a layer or model: the first one on the way in names the line outside the library.
+class UserSite {
+ public:
+  explicit UserSite(const Operand& argument) : UserSite(argument.site()) {}
+  explicit UserSite(Site site);
+  ~UserSite();
+  UserSite(const UserSite&) = delete;
+  UserSite& operator=(const UserSite&) = delete;
+
+ private:
+  bool set_;
+};
+
+// ---- Derivatives of any values --------------------------------------------------------------------------------
+
+struct GradOptions {
+  bool create_graph = false;  // record the backward pass behind the old nodes, so that it can be differentiated again
+  bool allow_unused = false;  // an x that y does not depend on gives an undefined Var instead of an error
+  Var seed = {};              // y's shape; needed unless y has one element
+};
+
+// Gradients of y with respect to xs: leaves, parameters or any values on the tape. Keeps the tape.
+std::vector<Var> grad(const Var& y, std::span<const Var> xs, const GradOptions& options = {});
+inline std::vector<Var> grad(const Var& y, std::initializer_list<Var> xs, const GradOptions& options = {}) {
+  return grad(y, std::span(xs.begin(), xs.size()), options);
+}
+
+}  // namespace tapedeck

@@ -1,0 +1,48 @@
+#include <tapedeck/models/metrics.h>
+#include <tapedeck/ops/reduce.h>
+
+#include <cmath>
+
+namespace tapedeck {
+
+void Perplexity::add(double summed_loss, int64_t tokens) {
+  if (tokens < 0 || std::isnan(summed_loss)) {
+    fail("perplexity: expected a number and tokens >= 0, got loss {} over {} tokens", summed_loss, tokens);
+  }
+  loss_ += summed_loss;
+  tokens_ += tokens;
+}
+
+double Perplexity::log_value() const {
+  if (tokens_ == 0) fail("perplexity: no tokens were added");
+  return loss_ / static_cast<double>(tokens_);
+}
+
+double Perplexity::value() const { return std::exp(log_value()); }
+
+ReversalScore evaluate_reversal(const Seq2SeqAttention& model, const Batch& batch) {
+  const int64_t B = batch.source.size(0), T = batch.target_out.size(1);
+  if (B == 0) fail("evaluate: the batch is empty");
+  const std::vector<int64_t> lengths = row_lengths(batch.source);
+  const Decoded decoded = model.greedy_decode(batch.source, T);
+  const int64_t L = decoded.tokens.size(1);
+  const Tensor target = batch.target_out.contiguous();
+  const Tensor looked_at = argmax(decoded.attention).value();  // (B, L)
+  const int64_t *want = target.data<int64_t>(), *got = decoded.tokens.data<int64_t>(), *at = looked_at.data<int64_t>();
+
+  int64_t exact = 0, right = 0, tokens = 0, aligned = 0, symbols = 0;
+  for (int64_t b = 0; b < B; ++b, want += T, got += L, at += L) {
+    const int64_t n = lengths[static_cast<size_t>(b)];  // symbols; the end token follows
+    int64_t right_here = 0;
+    for (int64_t t = 0; t <= n; ++t) right_here += t < L && got[t] == want[t];
+    for (int64_t t = 0; t < n; ++t) aligned += t < L && at[t] == n - 1 - t;
+    right += right_here;
+    tokens += n + 1;
+    symbols += n;
+    exact += right_here == n + 1 && decoded.lengths[static_cast<size_t>(b)] == n + 1;
+  }
+  auto share = [](int64_t part, int64_t whole) { return static_cast<double>(part) / static_cast<double>(whole); };
+  return {share(exact, B), share(right, tokens), share(aligned, symbols)};
+}
+
+}  // namespace tapedeck

@@ -1,0 +1,31 @@
+// How well a model does. Shapes of predictions and targets must agree; nothing broadcasts.
+#pragma once
+
+#include <tapedeck/models/seq2seq.h>
+
+namespace tapedeck {
+
+// exp(sum of token losses / number of tokens), over any number of batches: the same for every batch size. The end token
+// counts, pads and the begin token do not. Larger than exp(709) is inf; log_value() stays finite.
+class Perplexity {
+ public:
+  void add(double summed_loss, int64_t tokens);
+  double log_value() const;  // throws before anything was added
+  double value() const;
+
+ private:
+  double loss_ = 0;
+  int64_t tokens_ = 0;
+};
+
+struct ReversalScore {
+  double exact_match = 0;     // rows given whole, with their end token, and nothing else
+  double token_accuracy = 0;  // targets given in their place, the end token counted
+  double alignment = 0;       // symbol steps t whose largest attention weight is at n - 1 - t; n is the row's length
+};
+
+// Decodes greedily: the targets are compared with, never fed. Alignment counts the steps of the decoded rows in which
+// a symbol was due.
+ReversalScore evaluate_reversal(const Seq2SeqAttention& model, const Batch& batch);
+
+}  // namespace tapedeck

@@ -1,0 +1,132 @@
+#include <tapedeck/models/seq2seq.h>
+#include <tapedeck/ops/ops.h>
+
+#include <algorithm>
+
+namespace tapedeck {
+namespace {
+
+using AnyAttention = std::variant<AdditiveAttention, DotProductAttention>;
+
+AnyAttention make_attention(const Seq2SeqOptions& options, Rng& rng) {
+  const int64_t d = options.d_model;
+  if (options.attention == AttentionKind::dot) return DotProductAttention(d, 2 * d, rng, options.dtype);
+  return AdditiveAttention(d, 2 * d, d, rng, options.dtype);
+}
+
+AttentionResult attend(const AnyAttention& attention, const Operand& query, const Memory& memory) {
+  return std::visit([&](const auto& layer) { return layer(query, memory); }, attention);
+}
+
+struct Advanced {
+  Var state, context, weights;
+};
+
+// All of a step but the output layer, which teacher forcing runs for all steps at once.
+Advanced advance(const Seq2SeqAttention& model, const Var& embedded, const Operand& state, const Memory& memory) {
+  AttentionResult attended = attend(model.attention, state, memory);
+  Var next = model.decoder_cell(cat({embedded, attended.context}, 1), state);
+  return {next, attended.context, attended.weights};
+}
+
+// (B, S): true where the row has a token.
+Tensor valid_positions(const std::vector<int64_t>& lengths, int64_t S) {
+  Tensor mask = Tensor::empty({static_cast<int64_t>(lengths.size()), S}, DType::boolean);
+  bool* p = mask.mutable_data<bool>();
+  for (int64_t n : lengths) {
+    for (int64_t s = 0; s < S; ++s) *p++ = s < n;
+  }
+  return mask;
+}
+
+}  // namespace
+
+Seq2SeqAttention::Seq2SeqAttention(const Seq2SeqOptions& o, Rng& rng)
+    : embed(o.vocabulary, o.d_model, rng, {.padding_idx = pad_id, .dtype = o.dtype}),
+      encoder(o.d_model, o.d_model, rng, {.bidirectional = true, .dtype = o.dtype}),
+      bridge(2 * o.d_model, o.d_model, rng, {.dtype = o.dtype}),
+      attention(make_attention(o, rng)),
+      decoder_cell(3 * o.d_model, o.d_model, rng, {.dtype = o.dtype}),
+      out(3 * o.d_model, o.vocabulary, rng, {.dtype = o.dtype}),
+      encoder_pads(o.encoder_pads) {}
+
+Seq2SeqAttention::Encoded Seq2SeqAttention::encode(const Tensor& source) const {
+  Scope scope("encoder");
+  std::vector<int64_t> lengths = row_lengths(source, pad_id);
+  Var embedded = embed(source);
+  GRU::Result read = encoder_pads == EncoderPads::by_length ? encoder(embedded, lengths) : encoder(embedded);
+  Var both = cat({select(read.final_state, 0, 0), select(read.final_state, 0, 1)}, 1);
+  Tensor valid = valid_positions(lengths, source.size(1));
+  Memory memory = std::visit([&](const auto& layer) { return layer.project(read.output, valid); }, attention);
+  return {memory, tanh(bridge(both))};
+}
+
+Seq2SeqAttention::Step Seq2SeqAttention::decode_step(const Tensor& previous, Operand state,
+                                                     const Memory& memory) const {
+  UserSite here(state);
+  Advanced next = advance(*this, embed(previous), state, memory);
+  return {out(cat({next.state, next.context}, 1)), next.state, next.weights};
+}
+
+Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const Tensor& target_in) const {
+  if (target_in.rank() != 2 || source.rank() != 2 || target_in.size(0) != source.size(0) || target_in.size(1) < 1) {
+    fail("seq2seq: expected source (B, S) and target (B, T) with T >= 1, got {} and {}", source.shape(),
+         target_in.shape());
+  }
+  auto [memory, state] = encode(source);
+  Var embedded = embed(target_in);  // (B, T, d)
+  std::vector<Var> states, weights;
+  for (int64_t t = 0; t < target_in.size(1); ++t) {
+    Scope scope("decoder.step", t);
+    Advanced next = advance(*this, select(embedded, 1, t), state, memory);
+    state = next.state;
+    states.push_back(cat({next.state, next.context}, 1));
+    weights.push_back(next.weights);
+  }
+  return {out(stack(states, 1)), stack(weights, 1)};
+}
+
+Var Seq2SeqAttention::loss(const Batch& batch) const {
+  return cross_entropy(forward(batch.source, batch.target_in).logits, batch.target_out, {.ignore_index = pad_id});
+}
+
+Decoded Seq2SeqAttention::greedy_decode(const Tensor& source, int64_t max_length) const {
+  if (max_length < 1) fail("greedy decode: expected max length >= 1, got {}", max_length);
+  NoGrad pause;
+  auto [memory, state] = encode(source);
+  const int64_t B = source.size(0);
+  Tensor previous = Tensor::full({B}, bos_id, DType::i64);
+  std::vector<Var> tokens, weights;
+  Decoded result{{},
+                 std::vector<int64_t>(static_cast<size_t>(B), max_length),
+                 std::vector<bool>(static_cast<size_t>(B), false),
+                 {}};
+  int64_t open = B;  // rows that have not given eos
+  for (int64_t t = 0; t < max_length && open > 0; ++t) {
+    Step step = decode_step(previous, state, memory);
+    state = step.state;
+    Tensor next = argmax(step.logits).value(), attended = step.weights.value().clone();
+    int64_t* y = next.mutable_data<int64_t>();
+    for (int64_t b = 0; b < B; ++b) {
+      size_t row = static_cast<size_t>(b);
+      if (result.finished[row]) {
+        y[b] = pad_id;
+        attended.select(0, b).fill_(0);
+      } else if (y[b] == eos_id) {
+        result.finished[row] = true;
+        result.lengths[row] = t + 1;
+        --open;
+      }
+    }
+    tokens.push_back(next);
+    weights.push_back(attended);
+    previous = next;
+  }
+  if (B == 0)
+    return {Tensor::empty({0, 0}, DType::i64), {}, {}, Tensor::empty({0, 0, source.size(1)}, out.weight.dtype())};
+  result.tokens = stack(tokens, 1).value();
+  result.attention = stack(weights, 1).value();
+  return result;
+}
+
+}  // namespace tapedeck

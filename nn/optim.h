@@ -1,0 +1,117 @@
+// Optimisers: how a gradient changes the parameters.
+//
+//   Adam optimizer(model, {.lr = 3e-3});
+//   clip_grad_norm(model, grads, 1.0);
+//   optimizer.step(grads);
+//
+// An optimiser holds each parameter once, by identity: tied ones are stepped once. A parameter without a gradient keeps
+// its value and its state; each one counts its own steps.
+#pragma once
+
+#include <tapedeck/core/tape.h>
+#include <tapedeck/nn/module.h>
+
+#include <span>
+#include <vector>
+
+namespace tapedeck {
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;  // in 0..1, 1 excluded
+  double eps = 1e-8;                  // outside the root, after the bias correction
+  double weight_decay = 0;            // added to the gradient: g + weight_decay p
+};
+
+// Adam (Kingma & Ba 2015, arXiv:1412.6980), as PyTorch computes it. At a parameter's step t = 1, 2, ...:
+//   g = grad + weight_decay p
+//   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
+//   p = p - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
+class Adam {
+ public:
+  // Throws on no parameters, and on options outside their range, naming the option.
+  template <Module M>
+  explicit Adam(const M& module, const AdamOptions& options = {}) : Adam(named_parameters(module), options) {}
+  explicit Adam(std::vector<NamedParameter> parameters, const AdamOptions& options = {});
+  Adam(Adam&&) = default;
+  Adam& operator=(Adam&&) = default;
+
+  // Throws, before anything changes, where a gradient's shape or dtype is not its parameter's.
+  void step(const Gradients& grads);
+
+  double lr() const { return options_.lr; }
+  void set_lr(double lr);
+  const AdamOptions& options() const { return options_; }
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+
+  // Copies of what step() needs beside options and parameters: PATH.exp_avg (m), PATH.exp_avg_sq (v), PATH.step (i64).
+  NamedTensors state() const;
+  // Continues from such a state. Throws, before anything changes, a list of all names that are missing, unknown, or of
+  // another shape or dtype.
+  void load_state(const NamedTensors& state);
+
+ private:
+  struct State {
+    Tensor m, v;
+    int64_t step = 0;
+  };
+  AdamOptions options_;
+  std::vector<NamedParameter> parameters_;
+  std::vector<State> states_;  // one a parameter
+};
+
+struct SgdOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;    // needs momentum > 0 and dampening 0
+  double weight_decay = 0;  // added to the gradient: g + weight_decay p
+};
+
+// Stochastic gradient descent as PyTorch computes it:
+//   g = grad + weight_decay p
+//   b = momentum b + (1 - dampening) g   (at the first step b = g)
+//   p = p - lr d,   d = g without momentum, b with it, g + momentum b with nesterov
+class Sgd {
+ public:
+  // Throws on no parameters, and on options outside their range, naming the option.
+  template <Module M>
+  explicit Sgd(const M& module, const SgdOptions& options = {}) : Sgd(named_parameters(module), options) {}
+  explicit Sgd(std::vector<NamedParameter> parameters, const SgdOptions& options = {});
+  Sgd(Sgd&&) = default;
+  Sgd& operator=(Sgd&&) = default;
+
+  // Throws, before anything changes, where a gradient's shape or dtype is not its parameter's.
+  void step(const Gradients& grads);
+
+  double lr() const { return options_.lr; }
+  void set_lr(double lr);
+  const SgdOptions& options() const { return options_; }
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+
+  // As Adam's: PATH.momentum_buffer (b) and PATH.step (i64) with momentum, nothing without.
+  NamedTensors state() const;
+  void load_state(const NamedTensors& state);
+
+ private:
+  struct State {
+    Tensor buffer;
+    int64_t step = 0;
+  };
+  SgdOptions options_;
+  std::vector<NamedParameter> parameters_;
+  std::vector<State> states_;  // one a parameter; none without momentum
+};
+
+// Clips by the global norm and returns the norm before (Pascanu et al. 2013, arXiv:1211.5063):
+//   norm = sqrt(sum g^2) over all parameters' gradients,   g = g min(1, max_norm / (norm + 1e-6))
+// Squares add up in f64 in listing order. Absent gradients, and gradients of other parameters, stay out. A norm that is
+// not finite throws, naming parameter, index and value, with nothing touched. max_norm may be infinite: it only measures.
+// The span holds each parameter once, as named_parameters and an optimiser's parameters() do.
+double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& grads, double max_norm);
+template <Module M>
+double clip_grad_norm(const M& module, Gradients& grads, double max_norm) {
+  return clip_grad_norm(named_parameters(module), grads, max_norm);
+}
+
+}  // namespace tapedeck

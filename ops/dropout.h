@@ -1,0 +1,12 @@
+#pragma once
+
+#include <tapedeck/core/random.h>
+#include <tapedeck/core/tape.h>
+
+namespace tapedeck {
+
+// Training: y = x * keep / (1 - p), each element kept with probability 1 - p; p = 1 gives zeros. `rng` is the source of
+// the coins and advances; null means evaluation: y = x. Throws unless 0 <= p <= 1. (Srivastava et al. 2014)
+Var dropout(Operand x, double p, Rng* rng);
+
+}  // namespace tapedeck

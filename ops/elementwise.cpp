@@ -1,0 +1,173 @@
+#include <tapedeck/core/kernels.h>
+#include <tapedeck/ops/elementwise.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tapedeck {
+namespace {
+
+// An arithmetic kernel for f32 and f64 (by lanes) and i64.
+template <class F>
+Tensor arithmetic(const char* op, const Tensor& a, const Tensor& b, F f) {
+  if (a.dtype() != DType::i64) return kernels::map(op, a, b, f);
+  Tensor y = Tensor::empty(broadcast_shapes(op, a.shape(), b.shape()), DType::i64);
+  kernels::transform<int64_t>(y, f, kernels::as<int64_t>(a), kernels::as<int64_t>(b));
+  return y;
+}
+
+template <class F>
+Var compare(const char* op, const Operand& a, const Operand& b, F f) {
+  auto [x, y] = same_dtype(op, a, b);
+  Tensor out = Tensor::empty(broadcast_shapes(op, x.shape(), y.shape()), DType::boolean);
+  const Tensor &u = x.value(), &v = y.value();
+  dispatch(x.dtype(), [&]<class T> { kernels::transform<bool>(out, f, kernels::as<T>(u), kernels::as<T>(v)); });
+  return record_constant(op, std::move(out));
+}
+
+void check_mask(const char* op, const Operand& mask) {
+  if (mask.dtype() != DType::boolean) {
+    fail("{}: expected a boolean mask, got {} of shape {}; compare first (x > 0)", op, mask.dtype(), mask.shape());
+  }
+}
+
+bool all_finite(const Tensor& x) {
+  Tensor dense = x.contiguous();
+  return dispatch_floating("all_finite", x.dtype(), [&]<class T> {
+    const T* p = dense.data<T>();
+    return std::all_of(p, p + dense.numel(), [](T v) { return std::isfinite(v); });
+  });
+}
+
+// The derivative `factor`, with 0 in place of inf and NaN wherever no gradient comes in: 0 incoming gives exactly 0.
+// The factor is masked and not the product, which would be wrong in second order.
+Var singular_factor(const Var& factor, const Var& g) {
+  if (all_finite(factor.value())) return factor;
+  Tensor idle = Tensor::empty(broadcast_shapes("singular_factor", factor.shape(), g.shape()), DType::boolean);
+  dispatch_floating("singular_factor", g.dtype(), [&]<class T> {
+    kernels::transform<bool>(
+        idle, [](T f, T v) { return v == 0 && !std::isfinite(f); }, kernels::as<T>(factor.value()),
+        kernels::as<T>(g.value()));
+  });
+  return masked_fill(broadcast_to(factor, idle.shape()), idle, 0);
+}
+
+}  // namespace
+
+Var sub(Operand a, Operand b) {
+  auto [x, y] = same_dtype("sub", a, b);
+  Tensor difference = arithmetic("sub", x.value(), y.value(), [](auto u, auto v) { return u - v; });
+  return record("sub", std::move(difference), Input{a, [](const Var& g) { return g; }},
+                Input{b, [](const Var& g) { return -g; }});
+}
+
+Var mul(Operand a, Operand b) {
+  auto [x, y] = same_dtype("mul", a, b);
+  Tensor product = arithmetic("mul", x.value(), y.value(), [](auto u, auto v) { return u * v; });
+  return record("mul", std::move(product), Input{a, [y = Var(y)](const Var& g) { return g * y; }},
+                Input{b, [x = Var(x)](const Var& g) { return g * x; }});
+}
+
+Var div(Operand a, Operand b) {
+  auto [x, y] = same_dtype("div", a, b);
+  Tensor quotient = kernels::map("div", x.value(), y.value(), [](auto u, auto v) { return u / v; });
+  return record("div", std::move(quotient),
+                Input{a, [y = Var(y)](const Var& g) { return g * singular_factor(1 / y, g); }},
+                Input{b, [y = Var(y)](const Var& g, const Var& q) { return g * singular_factor(-q / y, g); }});
+}
+
+Var neg(Operand x) {
+  const Tensor& value = x.value();
+  Tensor y;
+  if (value.dtype() == DType::i64) {
+    y = Tensor::empty(value.shape(), DType::i64);
+    kernels::transform<int64_t>(
+        y, [](int64_t v) { return -v; }, kernels::as<int64_t>(value));
+  } else {
+    y = kernels::map("neg", value, [](auto v) { return -v; });
+  }
+  return record("neg", std::move(y), Input{x, [](const Var& g) { return -g; }});
+}
+
+Var exp(Operand x) {
+  Tensor y = kernels::map("exp", x.value(), [](auto v) { return simd::exp(v); });
+  return record("exp", std::move(y), Input{x, [](const Var& g, const Var& y) { return g * singular_factor(y, g); }});
+}
+
+Var log(Operand x) {
+  Tensor y = kernels::map("log", x.value(), [](auto v) { return simd::log(v); });
+  return record("log", std::move(y), Input{x, [x = x.var()](const Var& g) { return g * singular_factor(1 / x, g); }});
+}
+
+Var sqrt(Operand x) {
+  Tensor y = kernels::map("sqrt", x.value(), [](auto v) { return simd::sqrt(v); });
+  return record("sqrt", std::move(y),
+                Input{x, [](const Var& g, const Var& y) { return g * singular_factor(0.5 / y, g); }});
+}
+
+Var tanh(Operand x) {
+  Tensor y = kernels::map("tanh", x.value(), [](auto v) { return simd::tanh(v); });
+  return record("tanh", std::move(y), Input{x, [](const Var& g, const Var& y) { return g * (1 - y * y); }});
+}
+
+Var sigmoid(Operand x) {
+  Tensor y = kernels::map("sigmoid", x.value(), [](auto v) { return simd::sigmoid(v); });
+  return record("sigmoid", std::move(y), Input{x, [](const Var& g, const Var& y) { return g * (y * (1 - y)); }});
+}
+
+Var relu(Operand x) {
+  Tensor y = kernels::map("relu", x.value(), [](auto v) { return simd::max(v, v - v); });
+  return record("relu", std::move(y), Input{x, [](const Var& g, const Var& y) { return masked_fill(g, y <= 0, 0); }});
+}
+
+Var where(Operand condition, Operand a, Operand b) {
+  check_mask("where", condition);
+  auto [x, y] = same_dtype("where", a, b);
+  Shape shape = broadcast_shapes("where", broadcast_shapes("where", x.shape(), y.shape()), condition.shape());
+  Tensor out = Tensor::empty(shape, x.dtype());
+  const Tensor &c = condition.value(), &u = x.value(), &v = y.value();
+  dispatch(x.dtype(), [&]<class T> {
+    kernels::transform<T>(
+        out, [](bool chosen, T p, T q) { return chosen ? p : q; }, kernels::as<bool>(c), kernels::as<T>(u),
+        kernels::as<T>(v));
+  });
+  return record("where", std::move(out), Input{a, [c = condition.var()](const Var& g) { return where(c, g, 0); }},
+                Input{b, [c = condition.var()](const Var& g) { return where(c, 0, g); }});
+}
+
+Var masked_fill(Operand x, Operand mask, Scalar value) {
+  check_mask("masked_fill", mask);
+  if (!broadcasts_to(mask.shape(), x.shape())) {
+    fail("masked_fill: mask {} does not broadcast to x {}", mask.shape(), x.shape());
+  }
+  Tensor out = Tensor::empty(x.shape(), x.dtype());
+  const Tensor &from = x.value(), &m = mask.value();
+  dispatch(x.dtype(), [&]<class T> {
+    T filler = value.to<T>("masked_fill");
+    kernels::transform<T>(
+        out, [filler](T v, bool masked) { return masked ? filler : v; }, kernels::as<T>(from), kernels::as<bool>(m));
+  });
+  return record("masked_fill", std::move(out),
+                Input{x, [m = mask.var()](const Var& g) { return masked_fill(g, m, 0); }});
+}
+
+Var eq(Operand a, Operand b) {
+  return compare("eq", a, b, [](auto u, auto v) { return u == v; });
+}
+Var ne(Operand a, Operand b) {
+  return compare("ne", a, b, [](auto u, auto v) { return u != v; });
+}
+Var lt(Operand a, Operand b) {
+  return compare("lt", a, b, [](auto u, auto v) { return u < v; });
+}
+Var le(Operand a, Operand b) {
+  return compare("le", a, b, [](auto u, auto v) { return u <= v; });
+}
+Var gt(Operand a, Operand b) {
+  return compare("gt", a, b, [](auto u, auto v) { return u > v; });
+}
+Var ge(Operand a, Operand b) {
+  return compare("ge", a, b, [](auto u, auto v) { return u >= v; });
+}
+
+}  // namespace tapedeck

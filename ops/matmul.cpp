@@ -1,0 +1,157 @@
+#include <tapedeck/core/blas.h>
+#include <tapedeck/core/kernels.h>
+#include <tapedeck/ops/matmul.h>
+#include <tapedeck/ops/shape.h>
+
+namespace tapedeck {
+namespace {
+
+template <class T>
+blas::Matrix<T> matrix(const Tensor& x) {  // the last two axes
+  int r = x.rank() - 2, c = x.rank() - 1;
+  return {x.data<T>(), x.shape()[r], x.shape()[c], x.strides()[r], x.strides()[c]};
+}
+
+// x itself where CBLAS can read its matrices in place, else a dense copy.
+Tensor readable(const Tensor& x) {
+  bool ok = dispatch_floating("matmul", x.dtype(), [&]<class T> { return blas::readable(matrix<T>(x)); });
+  return ok ? x : x.clone();
+}
+
+// (batch..., M, K) @ (batch..., K, N), leading axes broadcast.
+Tensor batched_product(const char* op, const Tensor& a_in, const Tensor& b_in) {
+  Tensor a = readable(a_in), b = readable(b_in);
+  Shape batch_a, batch_b;
+  for (int i = 0; i + 2 < a.rank(); ++i) batch_a.push_back(a.shape()[i]);
+  for (int i = 0; i + 2 < b.rank(); ++i) batch_b.push_back(b.shape()[i]);
+  Shape batch = broadcast_shapes(op, batch_a, batch_b), shape = batch;
+  int64_t m = a.shape()[a.rank() - 2], n = b.shape()[b.rank() - 1];
+  shape.push_back(m);
+  shape.push_back(n);
+  Tensor y = Tensor::empty(shape, a.dtype());
+  auto batch_strides = [&](const Tensor& x) {  // of the leading axes, 0 along repeated ones
+    Shape strides;
+    int shift = batch.rank() - (x.rank() - 2);
+    for (int i = 0; i < batch.rank(); ++i) {
+      strides.push_back(i < shift || x.shape()[i - shift] != batch[i] ? 0 : x.strides()[i - shift]);
+    }
+    return strides;
+  };
+  kernels::Plan<2> plan(batch, {batch_strides(a), batch_strides(b)});
+  dispatch_floating(op, a.dtype(), [&]<class T> {
+    blas::Matrix<T> ma = matrix<T>(a), mb = matrix<T>(b);
+    const T *start_a = ma.data, *start_b = mb.data;
+    T* c = y.mutable_data<T>();
+    plan.for_each_row([&](const auto& at) {
+      for (int64_t i = 0; i < plan.inner_extent(); ++i) {
+        ma.data = start_a + at[0] + i * plan.inner_stride(0);
+        mb.data = start_b + at[1] + i * plan.inner_stride(1);
+        blas::gemm<T>(ma, mb, T{0}, c);
+        c += m * n;
+      }
+    });
+  });
+  return y;
+}
+
+void check_product(const char* op, const Operand& a, const Operand& b) {
+  if (a.dtype() != b.dtype() || !is_floating(a.dtype())) {
+    fail("{}: expected two floating tensors of one dtype, got {} {} and {} {}", op, a.dtype(), a.shape(), b.dtype(),
+         b.shape());
+  }
+  int ra = a.rank(), rb = b.rank();
+  int64_t inner_a = a.shape()[ra - 1], inner_b = b.shape()[rb >= 2 ? rb - 2 : 0];
+  if (inner_a != inner_b) {
+    bool transposed_fits = rb >= 2 && inner_a == b.shape()[rb - 1];
+    fail("{}: inner sizes differ: a {}, b {}{}", op, a.shape(), b.shape(),
+         transposed_fits ? fmt::format("; did you mean {}(a, transpose(b, {}, {}))?", op, rb - 2, rb - 1) : "");
+  }
+}
+
+// Both of rank >= 2.
+Var product(const char* op, const Operand& a, const Operand& b) {
+  return record(op, batched_product(op, a.value(), b.value()),
+                Input{a, [b = b.var()](const Var& g) { return matmul(g, transpose(b)); }},
+                Input{b, [a = a.var()](const Var& g) { return matmul(transpose(a), g); }});
+}
+
+}  // namespace
+
+Var matmul(Operand a, Operand b) {
+  if (a.rank() < 1 || b.rank() < 1) {
+    fail("matmul: expected rank >= 1 on both sides, got a {}, b {}; multiply by a number with *", a.shape(), b.shape());
+  }
+  check_product("matmul", a, b);
+  if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.rank() == 1 ? 0 : -2);
+  if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
+  if (b.rank() == 2 && a.rank() > 2) {  // one product over all leading axes of a
+    Shape shape = a.shape();
+    shape[a.rank() - 1] = b.shape()[1];
+    return reshape(product("matmul", reshape(a, {a.numel() / std::max<int64_t>(a.size(-1), 1), a.size(-1)}), b), shape);
+  }
+  return product("matmul", a, b);
+}
+
+Var bmm(Operand a, Operand b) {
+  if (a.rank() != 3 || b.rank() != 3 || a.shape()[0] != b.shape()[0]) {
+    fail("bmm: expected a (B, M, K) and b (B, K, N) with one B, got a {}, b {}{}", a.shape(), b.shape(),
+         a.rank() == 3 && b.rank() == 3 ? "" : "; matmul broadcasts");
+  }
+  check_product("bmm", a, b);
+  return product("bmm", a, b);
+}
+
+namespace {
+
+// (rows, last extent): all leading axes as one.
+Var as_matrix(const Operand& x) {
+  int64_t n = x.size(-1), rows = 1;
+  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.shape()[i];
+  return reshape(x, {rows, n});
+}
+
+void check_linear(const Operand& x, const Operand& weight, const Operand* bias) {
+  if (weight.rank() != 2 || x.rank() < 1 || x.size(-1) != weight.shape()[1]) {
+    fail("linear: expected x (..., in) and weight (out, in), got x {}, weight {}", x.shape(), weight.shape());
+  }
+  if (bias && (bias->rank() != 1 || bias->shape()[0] != weight.shape()[0])) {
+    fail("linear: expected bias ({},) beside weight {}, got {}", weight.shape()[0], weight.shape(), bias->shape());
+  }
+  if (x.dtype() != weight.dtype() || (bias && bias->dtype() != weight.dtype()) || !is_floating(x.dtype())) {
+    fail("linear: expected one floating dtype, got x {} {}, weight {} {}{}", x.dtype(), x.shape(), weight.dtype(),
+         weight.shape(), bias ? fmt::format(", bias {}", bias->dtype()) : "");
+  }
+}
+
+// y = x W^T, added to rows that hold the bias already.
+Tensor linear_value(const Tensor& x, const Tensor& weight, const Tensor* bias) {
+  Shape shape = x.shape();
+  shape[x.rank() - 1] = weight.shape()[0];
+  Tensor y = Tensor::empty(shape, x.dtype());
+  if (bias) y.copy_(*bias);
+  int64_t in = weight.shape()[1], rows = 1;
+  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.shape()[i];
+  Tensor a = readable(x.reshape({rows, in})), b = readable(weight.transpose());
+  dispatch_floating("linear", x.dtype(),
+                    [&]<class T> { blas::gemm<T>(matrix<T>(a), matrix<T>(b), T(bias ? 1 : 0), y.mutable_data<T>()); });
+  return y;
+}
+
+}  // namespace
+
+Var linear(Operand x, Operand weight, Operand bias) {
+  check_linear(x, weight, &bias);
+  return record("linear", linear_value(x.value(), weight.value(), &bias.value()),
+                Input{x, [w = weight.var()](const Var& g) { return matmul(g, w); }},
+                Input{weight, [x = x.var()](const Var& g) { return matmul(transpose(as_matrix(g)), as_matrix(x)); }},
+                Input{bias, [](const Var& g) { return g; }});
+}
+
+Var linear(Operand x, Operand weight) {
+  check_linear(x, weight, nullptr);
+  return record("linear", linear_value(x.value(), weight.value(), nullptr),
+                Input{x, [w = weight.var()](const Var& g) { return matmul(g, w); }},
+                Input{weight, [x = x.var()](const Var& g) { return matmul(transpose(as_matrix(g)), as_matrix(x)); }});
+}
+
+}  // namespace tapedeck

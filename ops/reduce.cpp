@@ -1,0 +1,129 @@
+#include <tapedeck/core/kernels.h>
+#include <tapedeck/ops/elementwise.h>
+#include <tapedeck/ops/reduce.h>
+#include <tapedeck/ops/shape.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tapedeck {
+namespace {
+
+// The reduced result with its axes back as extent 1, so that it broadcasts against the input.
+Var with_axes(const Var& reduced, const Shape& input, uint32_t dims) {
+  return reshape(reduced, kernels::reduced_shape(input, dims, true));
+}
+
+int64_t count(const Shape& shape, uint32_t dims) {
+  int64_t n = 1;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (dims >> i & 1) n *= shape[i];
+  }
+  return n;
+}
+
+void check_not_empty(const char* op, const Operand& x, uint32_t dims) {
+  if (count(x.shape(), dims) == 0) fail("{}: no elements to reduce in shape {}", op, x.shape());
+}
+
+// One result a row: out[i] = f(row i, length).
+template <class T, class Out, class F>
+Tensor reduce_rows(const Tensor& x, uint32_t dims, bool keepdim, F f) {
+  Shape kept;
+  Tensor rows = kernels::as_rows(x, dims, kept);
+  Tensor out = Tensor::empty(kernels::reduced_shape(x.shape(), dims, keepdim), dtype_of<Out>);
+  const T* p = rows.data<T>();
+  Out* y = out.mutable_data<Out>();
+  int64_t n = rows.shape()[1];
+  for (int64_t i = 0; i < rows.shape()[0]; ++i) y[i] = f(p + i * n, n);
+  return out;
+}
+
+template <class T>
+T largest(const T* x, int64_t n) {
+  T best = x[0];
+  for (int64_t i = 1; i < n; ++i) {
+    if (!(x[i] <= best)) best = x[i];  // also takes a NaN, which nothing then replaces
+    if (best != best) break;
+  }
+  return best;
+}
+
+template <class T>
+T logsumexp_row(const T* x, int64_t n) {
+  if (n == 0) return -std::numeric_limits<T>::infinity();
+  T top = largest(x, n);
+  if (!std::isfinite(top)) return top;
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) total += static_cast<double>(simd::exp(static_cast<T>(x[i] - top)));
+  return static_cast<T>(static_cast<double>(top) + std::log(total));
+}
+
+}  // namespace
+
+Var sum(Operand x, const Dims& dims, bool keepdim) {
+  uint32_t axes = dims.mask("sum", x.rank());
+  return record(
+      "sum", kernels::sum("sum", x.value(), axes, keepdim),
+      Input{x, [shape = x.shape(), axes](const Var& g) { return broadcast_to(with_axes(g, shape, axes), shape); }});
+}
+
+Var mean(Operand x, const Dims& dims, bool keepdim) {
+  uint32_t axes = dims.mask("mean", x.rank());
+  if (!is_floating(x.dtype())) fail("mean: expected a floating tensor (f32 or f64), got {}", x.dtype());
+  check_not_empty("mean", x, axes);
+  double share = 1.0 / static_cast<double>(count(x.shape(), axes));
+  Tensor y = kernels::sum("mean", x.value(), axes, keepdim);
+  y.mul_(share);
+  return record("mean", std::move(y), Input{x, [shape = x.shape(), axes, share](const Var& g) {
+                                              return broadcast_to(with_axes(g * share, shape, axes), shape);
+                                            }});
+}
+
+Var max(Operand x, const Dims& dims, bool keepdim) {
+  uint32_t axes = dims.mask("max", x.rank());
+  check_not_empty("max", x, axes);
+  Tensor y = dispatch_number("max", x.dtype(), [&]<class T> {
+    return reduce_rows<T, T>(x.value(), axes, keepdim, [](const T* row, int64_t n) { return largest(row, n); });
+  });
+  return record("max", std::move(y),
+                Input{x, [x = x.var(), axes](const Var& g, const Var& y) {
+                        // The elements that attain the maximum share g evenly.
+                        const Shape& shape = x.shape();
+                        Var attained = where(x == with_axes(y.detach(), shape, axes), Tensor::ones({}, x.dtype()), 0);
+                        Var share = attained / sum_to(attained, kernels::reduced_shape(shape, axes, true));
+                        return with_axes(g, shape, axes) * share;
+                      }});
+}
+
+Var argmax(Operand x, int64_t dim, bool keepdim) {
+  uint32_t axes = 1u << normalize_dim("argmax", dim, x.rank());
+  check_not_empty("argmax", x, axes);
+  Tensor y = dispatch_number("argmax", x.dtype(), [&]<class T> {
+    return reduce_rows<T, int64_t>(x.value(), axes, keepdim, [](const T* row, int64_t n) {
+      int64_t best = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        if (row[i] != row[i]) fail("argmax: NaN at position {} along the axis", i);
+        if (row[i] > row[best]) best = i;
+      }
+      return best;
+    });
+  });
+  return record_constant("argmax", std::move(y));
+}
+
+Var logsumexp(Operand x, const Dims& dims, bool keepdim) {
+  uint32_t axes = dims.mask("logsumexp", x.rank());
+  Tensor y = dispatch_floating("logsumexp", x.dtype(), [&]<class T> {
+    return reduce_rows<T, T>(x.value(), axes, keepdim, [](const T* row, int64_t n) { return logsumexp_row(row, n); });
+  });
+  return record("logsumexp", std::move(y), Input{x, [x = x.var(), axes](const Var& g, const Var& y) {
+                                                   // softmax = exp(x - y); where y = -inf every x is, and 0 is right.
+                                                   Var shift =
+                                                       with_axes(masked_fill(y, y == -HUGE_VAL, 0), x.shape(), axes);
+                                                   return with_axes(g, x.shape(), axes) * exp(x - shift);
+                                                 }});
+}
+
+}  // namespace tapedeck
