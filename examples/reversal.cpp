@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
 using namespace tapedeck;
 
@@ -32,6 +33,18 @@ void check_writable(const std::string& path) {
   const bool existed = std::ifstream(path).good();
   if (!std::ofstream(path, std::ios::app)) fail("cannot write to {}", path);
   if (!existed) std::remove(path.c_str());
+}
+
+// A saved model says what it is; options given on the command line stand, and load() tells where they disagree.
+void adopt_saved_settings(const CLI::App& app, Settings& s) {
+  const std::map<std::string, std::string> saved = read_safetensors(s.load).metadata;
+  auto take = [&](const char* key, const char* option, auto set) {
+    auto it = saved.find(key);
+    if (it != saved.end() && app.count(option) == 0) set(it->second);
+  };
+  take("attention", "--attention", [&](const std::string& text) { s.attention = text; });
+  take("d_model", "--dim", [&](const std::string& text) { s.d_model = std::stoll(text); });
+  take("vocabulary", "--symbols", [&](const std::string& text) { s.task.symbols = std::stoll(text) - 3; });
 }
 
 std::string letter(int64_t id) {
@@ -79,21 +92,26 @@ int run(const Settings& s) {
   if (s.steps > 0 && (s.load.empty() || s.all_steps || !good_enough(score))) {
     Adam optimizer(model, {.lr = s.lr});
     const Rng data = root.split("data");
-    trained = train(
-        optimizer,
-        [&](int64_t step) {
-          Rng rng = data.split(static_cast<uint64_t>(step));
-          return s.task.batch(s.batch, rng);
-        },
-        [&](const Batch& batch) { return model.loss(batch); },
-        [&](int64_t) {
-          score = evaluate_reversal(model, held_out);
-          return !s.all_steps && good_enough(score);
-        },
-        {.steps = s.steps,
-         .clip_norm = s.clip,
-         .validate_every = s.validate_every,
-         .progress = s.quiet ? nullptr : stderr});
+    try {
+      trained = train(
+          optimizer,
+          [&](int64_t step) {
+            Rng rng = data.split(static_cast<uint64_t>(step));
+            return s.task.batch(s.batch, rng);
+          },
+          [&](const Batch& batch) { return model.loss(batch); },
+          [&](int64_t) {
+            score = evaluate_reversal(model, held_out);
+            return !s.all_steps && good_enough(score);
+          },
+          {.steps = s.steps,
+           .clip_norm = s.clip,
+           .validate_every = s.validate_every,
+           .progress = s.quiet ? nullptr : stderr});
+    } catch (const Error& error) {  // diverged: the run failed, not its settings
+      fmt::print(stderr, "reversal: {}\n", error.what());
+      return 1;
+    }
   } else {
     trained.loss = [&] {
       NoGrad pause;
@@ -124,7 +142,7 @@ int run(const Settings& s) {
   if (!s.quiet) show_alignment(model, held_out);
   fmt::print(
       "\nexact match     {:6.2f} %  of {} held-out sequences\ntoken accuracy  {:6.2f} %\n"
-      "alignment       {:6.2f} %  of symbol steps look at n - 1 - t\nloss            {:.4f}\n"
+      "alignment       {:6.2f} %  of symbol steps look at n - 1 - t\nloss            {:.4g}\n"
       "steps           {}\nseconds         {:.2f}\n",
       100 * score.exact_match, s.held_out, 100 * score.token_accuracy, 100 * score.alignment, trained.loss,
       trained.steps, trained.seconds);
@@ -181,6 +199,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
+    if (!s.load.empty()) adopt_saved_settings(app, s);
     return run(s);
   } catch (const Error& error) {
     fmt::print(stderr, "reversal: {}\n", error.what());

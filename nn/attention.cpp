@@ -4,22 +4,31 @@
 namespace tapedeck {
 namespace {
 
-void check_memory(const char* layer, const Operand& values, const Tensor& mask, int64_t key_size) {
+// What may be attended to: `values` with 0 where the mask is false. A weight of exactly 0 would not hide an inf or NaN
+// there (0 * inf = NaN).
+Var valid_values(const char* layer, const Operand& values, const Tensor& mask, int64_t key_size) {
   if (values.rank() != 3 || values.size(2) != key_size) {
     fail("{}: expected values (B, S, {}), got {}", layer, key_size, values.shape());
   }
-  if (!mask.defined()) return;
+  if (!mask.defined()) return values.var();
   const int64_t B = values.size(0), S = values.size(1);
   if (mask.dtype() != DType::boolean || mask.shape() != Shape{B, S}) {
     fail("{}: expected a boolean mask ({}, {}) (true: may attend), got {} {}", layer, B, S, mask.dtype(), mask.shape());
   }
-  Tensor dense = mask.contiguous();
+  Tensor hidden = Tensor::empty({B, S, 1}, DType::boolean), dense = mask.contiguous();
   const bool* valid = dense.data<bool>();
+  bool* h = hidden.mutable_data<bool>();
+  bool any_hidden = false;
   for (int64_t b = 0; b < B; ++b) {
-    bool any = false;
-    for (int64_t s = 0; s < S; ++s) any = any || valid[b * S + s];
-    if (!any) fail("{}: row {} has nothing to attend to: its mask is false everywhere", layer, b);
+    bool any_valid = false;
+    for (int64_t i = b * S; i < (b + 1) * S; ++i) {
+      h[i] = !valid[i];
+      any_valid = any_valid || valid[i];
+      any_hidden = any_hidden || h[i];
+    }
+    if (!any_valid) fail("{}: row {} has nothing to attend to: its mask is false everywhere", layer, b);
   }
+  return any_hidden ? masked_fill(values, hidden, 0) : values.var();
 }
 
 void check_query(const char* layer, const Operand& query, const Linear& projection, const Memory& memory) {
@@ -44,8 +53,8 @@ AdditiveAttention::AdditiveAttention(int64_t query_size, int64_t key_size, int64
 Memory AdditiveAttention::project(Operand values, const Tensor& mask) const {
   UserSite here(values);
   Scope scope("attention.project");
-  check_memory("additive attention", values, mask, W_k.weight.shape()[1]);
-  return {values.var(), W_k(values), mask};
+  Var valid = valid_values("additive attention", values, mask, W_k.weight.shape()[1]);
+  return {valid, W_k(valid), mask};
 }
 
 AttentionResult AdditiveAttention::operator()(Operand query, const Memory& memory) const {
@@ -61,8 +70,9 @@ DotProductAttention::DotProductAttention(int64_t query_size, int64_t key_size, R
 
 Memory DotProductAttention::project(Operand values, const Tensor& mask) const {
   UserSite here(values);
-  check_memory("dot-product attention", values, mask, W.weight.shape()[0]);
-  return {values.var(), values.var(), mask};
+  Scope scope("attention.project");
+  Var valid = valid_values("dot-product attention", values, mask, W.weight.shape()[0]);
+  return {valid, valid, mask};
 }
 
 AttentionResult DotProductAttention::operator()(Operand query, const Memory& memory) const {
