@@ -27,7 +27,7 @@ template <class... Args>
 }
 
 namespace detail {
-// For formatters of our types: "{}" only, so that <fmt/core.h> is enough.
+// For formatters of our types: "{}" only.
 struct PlainFormatter {
   constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
   template <class Context>

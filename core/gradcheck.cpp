@@ -2,21 +2,23 @@
 #include <tapedeck/core/random.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 namespace tapedeck {
 namespace {
 
 using Function = std::function<std::vector<Var>(std::span<const Var>)>;
 constexpr double floor_of_scale = 1e-3;  // gradients below this are compared absolutely
-constexpr int projections = 2;
+constexpr size_t projections = 2;
 
 // What is varied: an input handed to f, or a parameter that f reaches by itself.
 struct Variable {
   std::string name;
-  Tensor value;  // dense; changed element by element and restored
+  Tensor value;  // changed element by element and restored; a parameter's own
   Parameter parameter;
 };
 
@@ -37,7 +39,8 @@ std::vector<Var> call(const Problem& problem, Tape* tape) {
 std::vector<Tensor> values(const Problem& problem) {
   NoGrad pause;
   std::vector<Tensor> out;
-  for (const Var& y : call(problem, nullptr)) out.push_back(y.value());
+  // Copies: an output may be a view of an input that is about to be varied.
+  for (const Var& y : call(problem, nullptr)) out.push_back(y.value().clone());
   return out;
 }
 
@@ -91,10 +94,13 @@ std::vector<Tensor> analytic(const Problem& problem, const std::vector<Tensor>& 
   return result;
 }
 
+// Infinite where not even the number, the shapes or what is connected agree.
 double max_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  if (a.size() != b.size()) return HUGE_VAL;
   double worst = 0;
   for (size_t k = 0; k < a.size(); ++k) {
-    if (!a[k].defined() || !b[k].defined()) continue;
+    if (!a[k].defined() && !b[k].defined()) continue;
+    if (!a[k].defined() || !b[k].defined() || a[k].shape() != b[k].shape()) return HUGE_VAL;
     std::vector<double> u = a[k].to_vector<double>(), v = b[k].to_vector<double>();
     for (size_t i = 0; i < u.size(); ++i) {
       if (u[i] != v[i] && !(std::isnan(u[i]) && std::isnan(v[i]))) {
@@ -107,8 +113,8 @@ double max_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b
 
 // Derivatives by differences, along one line through the variables, for every projection.
 struct Slope {
-  double central[projections];
-  bool kink = false;
+  std::array<double, projections> value;
+  bool kink;
 };
 
 class Line {
@@ -120,29 +126,37 @@ class Line {
 
   Slope slope(double step) const {
     Stencil coarse = measure(step);
-    if (!coarse.suspicious) return {{coarse.central[0], coarse.central[1]}, false};
-    // Across a kink the one-sided slopes keep their distance however small the step; curvature fades with its square.
+    if (coarse.smooth && coarse.even) return {coarse.central, false};
+    // Across a kink the one-sided slopes keep their distance however small the step; curvature fades with its cube.
     Stencil fine = measure(step / 16);
-    Slope result{{fine.central[0], fine.central[1]}, false};
-    result.kink = !fine.finite || (fine.gap > coarse.gap / 4 && fine.suspicious);
-    return result;
+    if (!fine.finite || (!fine.smooth && fine.gap > coarse.gap / 4)) return {fine.central, true};
+    // Where only the second derivative jumps (relu(x)^2 at 0), the central slope is off by a multiple of the step, not
+    // of its square; the one-sided slopes, which see one side each, are right.
+    bool second_jumps = !fine.even && fine.bend > coarse.bend / 64;
+    return {second_jumps ? fine.one_sided : fine.central, false};
   }
 
  private:
   struct Stencil {
-    double central[projections];
-    double gap = 0;
-    bool finite = true, suspicious = false;
+    std::array<double, projections> central, one_sided;  // one_sided: the mean of the two
+    double gap = 0;                                      // largest distance of the one-sided slopes from each other
+    double bend = 0;  // and of their mean from the central slope, whose error is about bend^2 where f is smooth
+    bool finite = true, smooth = true, even = true;
   };
 
   Stencil measure(double h) const {
     const double offsets[] = {-2 * h, -h, h, 2 * h};
     std::vector<Tensor> outputs[4];
-    for (int i = 0; i < 4; ++i) {
-      move_(offsets[i]);
-      outputs[i] = values(problem_);
+    {
+      struct Return {
+        const std::function<void(double)>& move;
+        ~Return() { move(0); }
+      } on_exit{move_};
+      for (int i = 0; i < 4; ++i) {
+        move_(offsets[i]);
+        outputs[i] = values(problem_);
+      }
     }
-    move_(0);
     Stencil s;
     for (size_t p = 0; p < projections; ++p) {
       Projected f0 = project(weights_[p], at_zero_);
@@ -154,11 +168,15 @@ class Line {
       }
       s.central[p] = (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h);
       double right = (-3 * f0.value + 4 * f[2] - f[3]) / (2 * h), left = (3 * f0.value - 4 * f[1] + f[0]) / (2 * h);
-      double gap = std::abs(right - left), scale = std::max(std::abs(right), std::abs(left));
+      s.one_sided[p] = (right + left) / 2;
+      double gap = std::abs(right - left), bend = std::abs(s.central[p] - s.one_sided[p]);
+      double scale = std::max({std::abs(right), std::abs(left), std::abs(s.central[p]), floor_of_scale});
       double noise = 16 * std::numeric_limits<double>::epsilon() * magnitude / h;
-      if (!std::isfinite(s.central[p]) || !std::isfinite(gap)) s.finite = false;
-      if (!s.finite || gap > 1e-4 * scale + noise) s.suspicious = true;
+      s.finite = s.finite && std::isfinite(s.central[p]) && std::isfinite(gap);
+      s.smooth = s.smooth && gap <= 1e-4 * scale + noise;
+      s.even = s.even && bend <= 1e-5 * scale + noise;
       s.gap = std::max(s.gap, gap);
+      s.bend = std::max(s.bend, bend);
     }
     return s;
   }
@@ -178,6 +196,16 @@ std::string index_text(const Shape& shape, int64_t flat) {
   std::string text = "[";
   for (size_t i = 0; i < index.size(); ++i) text += fmt::format("{}{}", i ? ", " : "", index[i]);
   return text + "]";
+}
+
+// Where the element that is number `flat` in row-major order lies.
+int64_t offset_of(const Tensor& x, int64_t flat) {
+  int64_t offset = 0;
+  for (int i = x.rank() - 1; i >= 0; --i) {
+    offset += flat % x.shape()[i] * x.strides()[i];
+    flat /= x.shape()[i];
+  }
+  return offset;
 }
 
 GradcheckReport refuse(std::string why) {
@@ -220,10 +248,11 @@ class Checker {
     if (d > 0) return refuse(fmt::format("not deterministic (max difference {:.3g} between two forward runs)", d));
 
     Rng rng = Rng(options_.seed).split("gradcheck");
-    for (int p = 0; p < projections; ++p) weights_.push_back(projection(at_zero_, rng));
+    for (size_t p = 0; p < projections; ++p) weights_.push_back(projection(at_zero_, rng));
     try {
-      for (const auto& w : weights_) analytic_.push_back(analytic(problem_, w));
+      analytic_.push_back(analytic(problem_, weights_[0]));
       d = max_difference(analytic_[0], analytic(problem_, weights_[0]));
+      for (size_t p = 1; p < projections; ++p) analytic_.push_back(analytic(problem_, weights_[p]));
     } catch (const Error& error) {
       report_.verdict = Verdict::mismatch;
       report_.worst = HUGE_VAL;
@@ -232,10 +261,14 @@ class Checker {
     }
     if (d > 0) return refuse(fmt::format("not deterministic (max difference {:.3g} between two backward runs)", d));
 
-    if (options_.directions > 0)
-      check_directions(rng);
-    else
-      check_elements();
+    try {
+      if (options_.directions > 0)
+        check_directions(rng);
+      else
+        check_elements();
+    } catch (const Error& error) {
+      return refuse(fmt::format("the function throws near the point: {}", error.what()));
+    }
 
     std::stable_sort(report_.rows.begin(), report_.rows.end(),
                      [](const GradcheckRow& a, const GradcheckRow& b) { return a.relative > b.relative; });
@@ -254,16 +287,17 @@ class Checker {
       Tensor value = variable.value;
       double largest_error = 0, largest_numeric = floor_of_scale;
       bool connected = true;
-      for (int p = 0; p < projections; ++p) {
-        const Tensor& g = analytic_[static_cast<size_t>(p)][v];
+      for (size_t p = 0; p < projections; ++p) {
+        const Tensor& g = analytic_[p][v];
         connected = connected && g.defined();
       }
       double largest_unconnected = 0;
       for (int64_t i = 0; i < value.numel(); ++i) {
         if (excluded(variable, i)) continue;
-        const double x = value.data<double>()[i];
+        const int64_t at = offset_of(value, i);
+        const double x = value.data<double>()[at];
         Line line(problem_, weights_, at_zero_,
-                  [&, i, x](double t) { value.mutable_data<double>()[i] = t == 0 ? x : x + t; });
+                  [&, at, x](double t) { value.mutable_data<double>()[at] = t == 0 ? x : x + t; });
         Slope slope = line.slope(options_.step * std::max(1.0, std::abs(x)));
         if (slope.kink) {
           note_kink(fmt::format("{}{}", variable.name, index_text(value.shape(), i)));
@@ -271,7 +305,7 @@ class Checker {
         }
         for (size_t p = 0; p < projections; ++p) {
           double a = connected ? analytic_[p][v].data<double>()[i] : 0;
-          double n = slope.central[p];
+          double n = slope.value[p];
           add_row(variable.name, index_text(value.shape(), i), a, n);
           double error = std::isfinite(a) ? std::abs(a - n) : HUGE_VAL;
           largest_error = std::max(largest_error, error);
@@ -326,8 +360,8 @@ class Checker {
           const double *g = analytic_[p][v].data<double>(), *u = step[v].data<double>();
           for (int64_t i = 0; i < step[v].numel(); ++i) a += g[i] * u[i];
         }
-        add_row("all", fmt::format("direction {}", d), a, slope.central[p]);
-        judge(std::isfinite(a) ? std::abs(a - slope.central[p]) / std::max(std::abs(slope.central[p]), floor_of_scale)
+        add_row("all", fmt::format("direction {}", d), a, slope.value[p]);
+        judge(std::isfinite(a) ? std::abs(a - slope.value[p]) / std::max(std::abs(slope.value[p]), floor_of_scale)
                                : HUGE_VAL);
       }
     }
@@ -335,7 +369,7 @@ class Checker {
 
   bool excluded(const Variable& variable, int64_t flat) {
     for (const Excluded& rule : options_.excluded) {
-      if (rule.input != variable.name || variable.value.rank() == 0) continue;
+      if (rule.input != variable.name) continue;
       int64_t row_size = variable.value.numel() / variable.value.shape()[0];
       if (flat / row_size != rule.row) continue;
       std::string note = fmt::format("{}: row {} excluded by {}", rule.input, rule.row, rule.reason);
@@ -446,6 +480,15 @@ GradcheckReport gradcheck(const Function& f, const std::vector<NamedTensor>& inp
     problem.variables.push_back({input.name, varied ? input.value : input.value.clone(), {}});
   }
   for (const NamedParameter& p : parameters) problem.variables.push_back({p.name, p.parameter.value(), p.parameter});
+  for (const Excluded& rule : options.excluded) {
+    auto named = [&](const Variable& v) { return v.name == rule.input; };
+    auto it = std::find_if(problem.variables.begin(), problem.variables.end(), named);
+    if (it == problem.variables.end())
+      fail("gradcheck: no input or parameter is called {}, to exclude from", rule.input);
+    if (it->value.rank() == 0 || rule.row < 0 || rule.row >= it->value.shape()[0]) {
+      fail("gradcheck: {} (shape {}) has no row {} to exclude", rule.input, it->value.shape(), rule.row);
+    }
+  }
   if (options.order == 1) return Checker(problem, options).run();
   for (const Variable& v : problem.variables) {
     if (v.value.dtype() != DType::f64) return Checker(problem, options).run();  // says why

@@ -31,10 +31,14 @@ struct Excluded {
 struct GradcheckOptions {
   int order = 1;            // 2: the gradient, as a function of inputs and incoming gradient, is checked instead
   double tolerance = 1e-8;  // on max|analytic - numeric| / max|numeric|, per input
-  double step = 1e-3;       // times max(1, |x|)
-  int64_t directions = 0;   // 0: every element; n: n random directions through all inputs at once
+  // Times max(1, |x|), and a sixteenth of it where f bends. Measured over the table of ops, orders 1 and 2, the worst
+  // relative error was 2e-7 at 1e-1, 1e-8 at 1e-2, 5e-11 at 1e-3, 2e-11 at 3e-4, 5e-11 at 1e-4 and 6e-10 at 1e-5: first
+  // truncation, then rounding. The median, all rounding, grows like 1 / step from 4e-13 at 1e-3; outputs larger than
+  // those of single ops round more, so the larger of the two best steps it is.
+  double step = 1e-3;
+  int64_t directions = 0;  // 0: every element; n: n random directions through all inputs at once
   uint64_t seed = 1;
-  std::vector<Excluded> excluded = {};
+  std::vector<Excluded> excluded = {};  // names and rows must exist  // names and rows must exist
 };
 
 struct GradcheckRow {

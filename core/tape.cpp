@@ -171,8 +171,9 @@ void Gradients::insert(Key key, Parameter parameter, Tensor value) {
 Gradients& Gradients::operator+=(const Gradients& other) {
   for (size_t i = 0; i < other.keys_.size(); ++i) {
     const Entry& entry = other.entries_[i];
-    if (const Tensor* mine = find(other.keys_[i])) {
-      const_cast<Tensor*>(mine)->add_(entry.value);
+    if (Tensor* mine = const_cast<Tensor*>(find(other.keys_[i]))) {
+      if (!mine->unique()) *mine = mine->clone();  // a copy of these gradients keeps its values
+      mine->add_(entry.value);
     } else {
       insert(other.keys_[i], entry.parameter, entry.value.clone());
     }
@@ -455,7 +456,12 @@ std::vector<Var> grad(const Var& y, std::span<const Var> xs, const GradOptions& 
 // ---- NoGrad, Scope, UserSite, study -----------------------------------------------------------------------------
 
 NoGrad::NoGrad() : paused_(std::exchange(recording_tape, nullptr)) {}
-NoGrad::~NoGrad() { recording_tape = paused_; }
+NoGrad::~NoGrad() {
+  // The paused tape may have ended meanwhile; then the innermost one that lives goes on.
+  Tape* tape = innermost_tape;
+  while (tape && tape != paused_) tape = tape->outer_;
+  recording_tape = tape || !paused_ ? tape : innermost_tape;
+}
 
 Scope::Scope(const char* name, int64_t index)
     : name_(name), index_(index), outer_(std::exchange(current_scope, this)) {}

@@ -73,6 +73,14 @@ void convert(Tensor& out, const Tensor& in) {
       kernels::as<From>(in));
 }
 
+// True if element i of the one is element i of the other and nothing else is shared, or nothing is shared at all: an
+// in-place op may read `source` while it writes `target`.
+bool reads_what_it_writes(const Tensor& target, const Tensor& source) {
+  if (!target.shares_storage(source)) return true;
+  if (target.shape() != source.shape() || target.strides() != source.strides()) return false;
+  return dispatch(target.dtype(), [&]<class T> { return target.data<T>() == source.data<T>(); });
+}
+
 void check_in_place(const char* op, const Tensor& target, const Tensor& source) {
   if (target.dtype() != source.dtype()) {
     fail("{}: dtypes differ: target {}, source {}; convert with .to()", op, target.dtype(), source.dtype());
@@ -288,6 +296,7 @@ Tensor Tensor::slice(int64_t dim, int64_t start, int64_t stop, int64_t step) con
   auto clip = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + extent : i, 0, extent); };
   start = clip(start);
   stop = std::max(start, clip(stop));
+  step = std::min(step, std::max<int64_t>(extent, 1));  // the same elements, and no overflow below
   Shape new_shape = shape(), new_strides = strides();
   new_shape[d] = (stop - start + step - 1) / step;
   new_strides[d] = strides()[d] * step;
@@ -310,15 +319,15 @@ Tensor Tensor::select(int64_t dim, int64_t index) const {
 Tensor Tensor::reshape(const Shape& asked) const {
   Shape to = asked;
   int unknown = -1;
-  int64_t known = 1;
   for (int i = 0; i < to.rank(); ++i) {
     if (to[i] == -1 && unknown < 0)
       unknown = i;
     else if (to[i] < 0)
       fail("reshape: {} is not a shape (one extent may be -1)", asked);
-    else
-      known *= to[i];
   }
+  if (unknown >= 0) to[unknown] = 1;
+  check_extents("reshape", to);
+  const int64_t known = to.numel();
   if (unknown >= 0) {
     if (known == 0) fail("reshape: the -1 in {} cannot be computed beside an extent of 0", asked);
     to[unknown] = numel() / known;
@@ -370,7 +379,7 @@ Tensor& Tensor::copy_(const Tensor& source) {
 
 Tensor& Tensor::add_(const Tensor& source, Scalar factor) {
   check_in_place("add_", *this, source);
-  if (shares_storage(source) && !(source.is_contiguous() && is_contiguous())) return add_(source.clone(), factor);
+  if (!reads_what_it_writes(*this, source)) return add_(source.clone(), factor);
   dispatch_number("add_", dtype(), [&]<class T> {
     T f = factor.to<T>("add_");
     Tensor self = *this;
@@ -386,7 +395,7 @@ Tensor& Tensor::add_(Scalar value) {
 
 Tensor& Tensor::mul_(const Tensor& source) {
   check_in_place("mul_", *this, source);
-  if (shares_storage(source) && !(source.is_contiguous() && is_contiguous())) return mul_(source.clone());
+  if (!reads_what_it_writes(*this, source)) return mul_(source.clone());
   dispatch_number("mul_", dtype(), [&]<class T> {
     Tensor self = *this;
     kernels::transform<T>(

@@ -10,8 +10,9 @@ Var valid_values(const char* layer, const Operand& values, const Tensor& mask, i
   if (values.rank() != 3 || values.size(2) != key_size) {
     fail("{}: expected values (B, S, {}), got {}", layer, key_size, values.shape());
   }
-  if (!mask.defined()) return values.var();
   const int64_t B = values.size(0), S = values.size(1);
+  if (S == 0 && B > 0) fail("{}: row 0 has nothing to attend to: values {} hold no positions", layer, values.shape());
+  if (!mask.defined()) return values.var();
   if (mask.dtype() != DType::boolean || mask.shape() != Shape{B, S}) {
     fail("{}: expected a boolean mask ({}, {}) (true: may attend), got {} {}", layer, B, S, mask.dtype(), mask.shape());
   }

@@ -66,8 +66,8 @@ void detail::restore(std::string_view source, const NamedTensors& stored, const 
     }
     chosen.push_back(value);
     if (!value) {
-      complaints.push_back(fmt::format("{} {} {} is missing", listed(target.names), target.value.dtype(),
-                                       target.value.shape()));
+      complaints.push_back(
+          fmt::format("{} {} {} is missing", listed(target.names), target.value.dtype(), target.value.shape()));
       continue;
     }
     if (value->shape() != target.value.shape()) {

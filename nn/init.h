@@ -1,5 +1,5 @@
-// Initial values: PyTorch's defaults. Elements are drawn in row-major order, so the same generator gives the same bits in
-// every layout; the f32 values are the f64 ones rounded.
+// Initial values: PyTorch's defaults. Elements are drawn in row-major order, so the same generator gives the same bits
+// in every layout; the f32 values are the f64 ones rounded.
 #pragma once
 
 #include <tapedeck/core/random.h>

@@ -1,29 +1,24 @@
 #include <tapedeck/nn/module.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 namespace tapedeck::detail {
 
 std::vector<NamedParameter> first_paths(std::vector<NamedParameter> all) {
-  std::unordered_map<std::string_view, uint64_t> identity_of;
-  std::unordered_map<uint64_t, std::string_view> path_of;
-  std::vector<bool> first(all.size());
-  for (size_t i = 0; i < all.size(); ++i) {
-    const auto& [path, parameter] = all[i];
-    auto [place, is_new] = identity_of.try_emplace(path, parameter.id());
-    if (!is_new && place->second != parameter.id()) {
-      fail("named_parameters: two parameters have the path \"{}\": {} and {}; every field needs a name of its own", path,
-           parameter.shape(), [&] {
-             for (const NamedParameter& other : all) {
-               if (other.parameter.id() == place->second) return other.parameter.shape();
-             }
-             return Shape();
-           }());
+  std::unordered_map<std::string_view, const Parameter*> at;
+  std::unordered_set<uint64_t> seen;
+  std::vector<bool> first;
+  for (const auto& [path, parameter] : all) {
+    const Parameter& holder = *at.try_emplace(path, &parameter).first->second;
+    if (holder.id() != parameter.id()) {
+      fail("named_parameters: two parameters have the path \"{}\": {} and {}; every field needs a name of its own",
+           path, holder.shape(), parameter.shape());
     }
-    first[i] = path_of.try_emplace(parameter.id(), path).second;
+    first.push_back(seen.insert(parameter.id()).second);
   }
   std::vector<NamedParameter> result;
-  result.reserve(path_of.size());
+  result.reserve(seen.size());
   for (size_t i = 0; i < all.size(); ++i) {
     if (first[i]) result.push_back(std::move(all[i]));
   }

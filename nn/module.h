@@ -6,8 +6,8 @@
 //   };
 //   named_parameters(model);   // hidden.weight, hidden.bias, out.weight, out.bias
 //
-// fields names each field once, in the order of PyTorch's state_dict, and serves const and non-const alike. A field is a
-// Parameter, a module, or std::vector, std::optional or std::variant of these: elements of a vector are numbered
+// fields names each field once, in the order of PyTorch's state_dict, and serves const and non-const alike. A field is
+// a Parameter, a module, or std::vector, std::optional or std::variant of these: elements of a vector are numbered
 // ("layers.0"), optional and variant add nothing to the path, and neither does an empty name.
 #pragma once
 
@@ -69,9 +69,10 @@ void walk(Field& field, std::string& path, F& f) {
   } else if constexpr (is_variant<T>) {
     std::visit([&](auto& alternative) { walk(alternative, path, f); }, field);
   } else if constexpr (!std::same_as<T, std::monostate>) {
-    static_assert(Module<Field>,
-                  "a field is a Parameter, a module (a struct with static fields()), or a std::vector, std::optional or "
-                  "std::variant of these");
+    static_assert(
+        Module<Field>,
+        "a field is a Parameter, a module (a struct with static fields()), or a std::vector, std::optional or "
+        "std::variant of these");
     T::fields(field, below);
   }
 }

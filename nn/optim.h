@@ -106,8 +106,8 @@ class Sgd {
 // Clips by the global norm and returns the norm before (Pascanu et al. 2013, arXiv:1211.5063):
 //   norm = sqrt(sum g^2) over all parameters' gradients,   g = g min(1, max_norm / (norm + 1e-6))
 // Squares add up in f64 in listing order. Absent gradients, and gradients of other parameters, stay out. A norm that is
-// not finite throws, naming parameter, index and value, with nothing touched. max_norm may be infinite: it only measures.
-// The span holds each parameter once, as named_parameters and an optimiser's parameters() do.
+// not finite throws, naming parameter, index and value, with nothing touched. max_norm may be infinite: it only
+// measures. The span holds each parameter once, as named_parameters and an optimiser's parameters() do.
 double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& grads, double max_norm);
 template <Module M>
 double clip_grad_norm(const M& module, Gradients& grads, double max_norm) {

@@ -1,10 +1,10 @@
 #include <tapedeck/nn/safetensors.h>
 
 #include <fcntl.h>
-#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -22,8 +22,9 @@
 //                      "data_offsets": [begin, end]}, ...}    offsets count from the end of the header
 //   the rest        the elements, row-major; no byte belongs to no tensor or to two
 //
-// Our files have two metadata entries more: "tapedeck.format", the version of this layout, and "tapedeck.crc32", the CRC-32
-// of the whole file, taken with zeros in place of its own eight digits. The first tells a damaged second from an absent one.
+// Our files have two metadata entries more: "tapedeck.format", the version of this layout, and "tapedeck.crc32", the
+// CRC-32 of the whole file, taken with zeros in place of its own eight digits. The first tells a damaged second from an
+// absent one.
 
 namespace tapedeck {
 
@@ -41,8 +42,7 @@ struct Dialect {
   DType dtype;
   std::string_view name;
 };
-constexpr Dialect dialect[] = {
-    {DType::f32, "F32"}, {DType::f64, "F64"}, {DType::i64, "I64"}, {DType::boolean, "BOOL"}};
+constexpr Dialect dialect[] = {{DType::f32, "F32"}, {DType::f64, "F64"}, {DType::i64, "I64"}, {DType::boolean, "BOOL"}};
 
 // JSON for an error message.
 std::string quoted(const ordered_json& value) {
@@ -150,7 +150,8 @@ class Reader {
     read_bytes(&length, 8);
     if (length > max_header) refuse("is no safetensors file: it begins with a header length of {}", length);
     if (length > size_ - 8) {
-      refuse("is cut off or no safetensors file: header of {} bytes, {} in the file behind its length", length, size_ - 8);
+      refuse("is cut off or no safetensors file: header of {} bytes, {} in the file behind its length", length,
+             size_ - 8);
     }
     data_size_ = size_ - 8 - length;
     std::string header(length, '\0');
@@ -182,8 +183,10 @@ class Reader {
     }
     std::vector<Entry> entries;
     for (const auto& [name, value] : root.items()) {
-      if (name == "__metadata__") read_metadata(value);
-      else entries.push_back(parse_entry(name, value));
+      if (name == "__metadata__")
+        read_metadata(value);
+      else
+        entries.push_back(parse_entry(name, value));
     }
     check_format(header);
     return entries;
@@ -234,7 +237,8 @@ class Reader {
     entry.name = name;
 
     const ordered_json& dtype = field("dtype");
-    auto known = std::find_if(std::begin(dialect), std::end(dialect), [&](const Dialect& d) { return dtype == d.name; });
+    auto known =
+        std::find_if(std::begin(dialect), std::end(dialect), [&](const Dialect& d) { return dtype == d.name; });
     if (known == std::end(dialect)) {
       refuse("holds tensor \"{}\" of dtype {}; only F32, F64, I64 and BOOL can be read", name, quoted(dtype));
     }
@@ -263,8 +267,8 @@ class Reader {
     entry.begin = number(offsets[0], "data_offsets");
     entry.end = number(offsets[1], "data_offsets");
     if (entry.begin > entry.end || entry.end - entry.begin != bytes) {
-      refuse("is damaged: tensor \"{}\" ({} {}) needs {} bytes, its data_offsets are {}", name, known->name, entry.shape,
-             bytes, quoted(offsets));
+      refuse("is damaged: tensor \"{}\" ({} {}) needs {} bytes, its data_offsets are {}", name, known->name,
+             entry.shape, bytes, quoted(offsets));
     }
     if (entry.end > data_size_) {
       refuse("is cut off: tensor \"{}\" ends at byte {} of the data, the file at {}", name, entry.end, data_size_);
@@ -380,8 +384,8 @@ Image make_image(const std::string& path, const TensorFile& file) {
   }
   header.resize((header.size() + 7) / 8 * 8, ' ');
   uint64_t length = header.size();
-  if (length > max_header) fail("write_safetensors: {}: the header would have {} bytes, the format allows {}", path, length,
-                                max_header);
+  if (length > max_header)
+    fail("write_safetensors: {}: the header would have {} bytes, the format allows {}", path, length, max_header);
   uint32_t crc = crc_of(crc_of(0, &length, 8), header.data(), header.size());
   for (const Tensor& value : image.data) crc = crc_of(crc, bytes_of(value), byte_count(value));
   header.replace(find_crc(header), no_crc.size(), fmt::format("{:08x}", crc));

@@ -116,7 +116,7 @@ Var sigmoid(Operand x) {
 }
 
 Var relu(Operand x) {
-  Tensor y = kernels::map("relu", x.value(), [](auto v) { return simd::max(v, v - v); });
+  Tensor y = kernels::map("relu", x.value(), [](auto v) { return simd::max(v, decltype(v){}); });
   return record("relu", std::move(y), Input{x, [](const Var& g, const Var& y) { return masked_fill(g, y <= 0, 0); }});
 }
 

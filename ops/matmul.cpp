@@ -68,6 +68,13 @@ void check_product(const char* op, const Operand& a, const Operand& b) {
   }
 }
 
+// (rows, last extent): all leading axes as one.
+Var as_matrix(const Operand& x) {
+  int64_t n = x.size(-1), rows = 1;
+  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.shape()[i];
+  return reshape(x, {rows, n});
+}
+
 // Both of rank >= 2.
 Var product(const char* op, const Operand& a, const Operand& b) {
   return record(op, batched_product(op, a.value(), b.value()),
@@ -82,12 +89,13 @@ Var matmul(Operand a, Operand b) {
     fail("matmul: expected rank >= 1 on both sides, got a {}, b {}; multiply by a number with *", a.shape(), b.shape());
   }
   check_product("matmul", a, b);
+  UserSite here(a.site().file ? a.site() : b.site());
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
   if (b.rank() == 2 && a.rank() > 2) {  // one product over all leading axes of a
     Shape shape = a.shape();
     shape[a.rank() - 1] = b.shape()[1];
-    return reshape(product("matmul", reshape(a, {a.numel() / std::max<int64_t>(a.size(-1), 1), a.size(-1)}), b), shape);
+    return reshape(product("matmul", as_matrix(a), b), shape);
   }
   return product("matmul", a, b);
 }
@@ -102,13 +110,6 @@ Var bmm(Operand a, Operand b) {
 }
 
 namespace {
-
-// (rows, last extent): all leading axes as one.
-Var as_matrix(const Operand& x) {
-  int64_t n = x.size(-1), rows = 1;
-  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.shape()[i];
-  return reshape(x, {rows, n});
-}
 
 void check_linear(const Operand& x, const Operand& weight, const Operand* bias) {
   if (weight.rank() != 2 || x.rank() < 1 || x.size(-1) != weight.shape()[1]) {

@@ -119,10 +119,13 @@ Var logsumexp(Operand x, const Dims& dims, bool keepdim) {
     return reduce_rows<T, T>(x.value(), axes, keepdim, [](const T* row, int64_t n) { return logsumexp_row(row, n); });
   });
   return record("logsumexp", std::move(y), Input{x, [x = x.var(), axes](const Var& g, const Var& y) {
-                                                   // softmax = exp(x - y); where y = -inf every x is, and 0 is right.
-                                                   Var shift =
-                                                       with_axes(masked_fill(y, y == -HUGE_VAL, 0), x.shape(), axes);
-                                                   return with_axes(g, x.shape(), axes) * exp(x - shift);
+                                                   // softmax(x). exp(x - y) alone would have y's rounding error, large
+                                                   // where y is. Where y = -inf every x is, and 0 is right.
+                                                   Var shift = masked_fill(y, y == -HUGE_VAL, 0).detach();
+                                                   Var e = exp(x - with_axes(shift, x.shape(), axes));
+                                                   Var total = sum_to(e, kernels::reduced_shape(x.shape(), axes, true));
+                                                   return with_axes(g, x.shape(), axes) *
+                                                          (e / masked_fill(total, total == 0, 1));
                                                  }});
 }
 

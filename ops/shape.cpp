@@ -37,7 +37,7 @@ Var unsqueeze(Operand x, int64_t dim) {
 
 Var squeeze(Operand x, int64_t dim) {
   int d = normalize_dim("squeeze", dim, x.rank());
-  return record("squeeze", x.value().squeeze(d), Input{x, [d](const Var& g) { return unsqueeze(g, d); }});
+  return record("squeeze", x.value().squeeze(dim), Input{x, [d](const Var& g) { return unsqueeze(g, d); }});
 }
 
 Var slice(Operand x, int64_t dim, int64_t start, int64_t stop, int64_t step) {
@@ -69,7 +69,7 @@ Var slice_scatter(Operand x, const Shape& shape, int64_t dim, int64_t start, int
 
 Var select(Operand x, int64_t dim, int64_t index) {
   int d = normalize_dim("select", dim, x.rank());
-  Tensor y = x.value().select(d, index);
+  Tensor y = x.value().select(dim, index);
   if (index < 0) index += x.shape()[d];
   return record(
       "select", std::move(y),
@@ -115,8 +115,11 @@ Var join(const char* op, size_t count, const Part& part, int64_t dim) {
   return record(op, std::move(y), std::span<Input<Rule>>(inputs));
 }
 
-void check_equal_shapes(const Shape& first, const Shape& shape, size_t k) {
-  if (shape != first) fail("stack: part {} has shape {}, part 0 has {}; all must be equal", k, shape, first);
+void check_stacked(const Var& first, const Var& part, size_t k) {
+  if (part.shape() != first.shape() || part.dtype() != first.dtype()) {
+    fail("stack: part {} is {} {}, part 0 is {} {}; all must be equal", k, part.dtype(), part.shape(), first.dtype(),
+         first.shape());
+  }
 }
 
 }  // namespace
@@ -134,9 +137,11 @@ Var cat(std::initializer_list<Operand> parts, int64_t dim) {
 }
 
 Var stack(std::span<const Var> parts, int64_t dim, Site site) {
+  if (parts.empty()) fail("stack: expected at least one tensor");
+  dim = normalize_dim("stack", dim, parts[0].rank() + 1);
   std::vector<Var, CachingAllocator<Var>> rows;
   for (size_t k = 0; k < parts.size(); ++k) {
-    check_equal_shapes(parts[0].shape(), parts[k].shape(), k);
+    check_stacked(parts[0], parts[k], k);
     rows.push_back(unsqueeze(Operand(parts[k], site.file, site.line), dim));
   }
   return cat(rows, dim, site);

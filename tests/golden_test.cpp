@@ -1,0 +1,389 @@
+// Values and gradients against PyTorch's: see golden/README.md.
+#include <tapedeck/models/seq2seq.h>
+#include <tapedeck/nn/checkpoint.h>
+#include <tapedeck/nn/optim.h>
+#include <tapedeck/ops/ops.h>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <set>
+
+#include "given_gradients.h"
+
+using namespace tapedeck;
+
+namespace {
+
+constexpr size_t expected_files = 47;
+
+// One golden file. Every out., grad. and loss in it must be compared before the check is complete.
+class Golden {
+ public:
+  Golden(const std::string& path, std::string name, double tolerance)
+      : file_(read_safetensors(path)), name_(std::move(name)), tolerance_(tolerance) {
+    for (const auto& [key, value] : file_.tensors) {
+      if (key == "loss" || key.starts_with("out.") || key.starts_with("grad.")) open_.insert(key);
+    }
+  }
+
+  const std::string& name() const { return name_; }
+  const Tensor* find(const std::string& key) const {
+    for (const auto& [other, value] : file_.tensors) {
+      if (other == key) return &value;
+    }
+    return nullptr;
+  }
+  const Tensor& operator[](const std::string& key) const {
+    const Tensor* value = find(key);
+    if (!value) fail("no tensor {}", key);
+    return *value;
+  }
+
+  // Options as Python prints them: 0.1, True, (0.8, 0.99).
+  std::string option(const std::string& key, const std::string& otherwise) const {
+    auto found = file_.metadata.find(key);
+    return found == file_.metadata.end() ? otherwise : found->second;
+  }
+  double number(const std::string& key, double otherwise) const {
+    return file_.metadata.contains(key) ? std::stod(option(key, "")) : otherwise;
+  }
+  bool flag(const std::string& key) const { return option(key, "False") == "True"; }
+  std::pair<double, double> pair(const std::string& key, std::pair<double, double> otherwise) const {
+    std::string text = option(key, "");
+    if (text.empty()) return otherwise;
+    size_t comma = text.find(',');
+    return {std::stod(text.substr(1)), std::stod(text.substr(comma + 1))};
+  }
+
+  // in.X as a leaf if the file has its gradient, else a constant.
+  Var input(Tape& tape, const std::string& x) {
+    const Tensor& value = (*this)["in." + x];
+    if (!find("grad.in." + x)) return value;
+    return leaves_.emplace_back(x, tape.leaf(value)).second;
+  }
+
+  // Fills the module from param.*, whose names must be the module's.
+  template <class M>
+  void parameters(M& module) {
+    NamedTensors stored;
+    for (const auto& [key, value] : file_.tensors) {
+      if (key.starts_with("param.")) stored.emplace_back(key.substr(6), value);
+    }
+    load_parameters(name_, stored, all_paths(module));
+    parameters_ = named_parameters(module);
+  }
+
+  void compare(const std::string& key, const Tensor& value) {
+    const Tensor& right = (*this)[key];
+    open_.erase(key);
+    if (value.shape() != right.shape() || value.dtype() != right.dtype()) {
+      fail("{} is {} {}, expected {} {}", key, value.dtype(), value.shape(), right.dtype(), right.shape());
+    }
+    std::vector<double> a = value.to_vector<double>(), b = right.to_vector<double>();
+    double scale = 0, relative = 0;
+    for (double v : b) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i] == b[i]) continue;  // also infinities
+      // Beside 1e300, a wrong 1 would not be seen: files of extreme values are compared one by one.
+      double r =
+          std::abs(a[i] - b[i]) / (name_.ends_with("_extreme") ? std::min(scale, std::max(1., std::abs(b[i]))) : scale);
+      relative = std::isnan(r) ? HUGE_VAL : std::max(relative, r);
+    }
+    CAPTURE(key);
+    CHECK(relative <= tolerance_);
+    worst_ = std::max(worst_, relative);
+  }
+
+  // Compares the outputs, their loss and all its gradients.
+  void outputs(Tape& tape, const std::vector<std::pair<std::string, Var>>& outputs) {
+    Var loss;
+    for (const auto& [x, y] : outputs) {
+      compare("out." + x, y.value());
+      Var part = sum(y * (*this)["g." + x]);
+      loss = loss.defined() ? loss + part : part;
+    }
+    loss_of(tape, loss);
+  }
+
+  void loss_of(Tape& tape, const Var& loss) {
+    compare("loss", loss.value());
+    Gradients grads = tape.backward(loss);
+    for (const auto& [x, leaf] : leaves_) compare("grad.in." + x, grads[leaf]);
+    for (const auto& [path, parameter] : parameters_) compare("grad.param." + path, grads[parameter]);
+  }
+
+  void only_the_inputs_count() { open_.clear(); }
+  void check_complete() const {
+    for (const std::string& key : open_) FAIL_CHECK("not compared: " << key);
+  }
+  double worst() const { return worst_; }
+
+ private:
+  TensorFile file_;
+  std::string name_;
+  double tolerance_;
+  double worst_ = 0;
+  std::set<std::string> open_;
+  std::vector<std::pair<std::string, Var>> leaves_;
+  std::vector<NamedParameter> parameters_;
+};
+
+// ---- One function a kind of file ----
+
+template <Var (*op)(Operand)>
+void check_activation(Golden& golden) {
+  Tape tape;
+  golden.outputs(tape, {{"y", op(golden.input(tape, "x"))}});
+}
+
+template <Var (*op)(Operand, int64_t)>
+void check_softmax(Golden& golden) {
+  Tape tape;
+  golden.outputs(tape, {{"y", op(golden.input(tape, "x"), static_cast<int64_t>(golden.number("dim", -1)))}});
+}
+
+void check_cross_entropy(Golden& golden) {
+  const Tensor& target = golden["in.target"];
+  CrossEntropyOptions options;
+  if (golden.option("ignore_index", "") != "")
+    options.ignore_index = static_cast<int64_t>(golden.number("ignore_index", 0));
+  options.label_smoothing = golden.number("label_smoothing", 0);
+  std::string reduction = golden.option("reduction", golden["out.ce"].shape() == target.shape() ? "none" : "mean");
+  options.reduction = reduction == "none" ? Reduction::none : reduction == "sum" ? Reduction::sum : Reduction::mean;
+  Tape tape;
+  golden.outputs(tape, {{"ce", cross_entropy(golden.input(tape, "logits"), target, options)}});
+}
+
+void check_linear(Golden& golden) {
+  Rng rng(1);
+  const Shape& shape = golden["param.weight"].shape();
+  Linear layer(shape[1], shape[0], rng, {.bias = golden.find("param.bias") != nullptr, .dtype = DType::f64});
+  golden.parameters(layer);
+  Tape tape;
+  golden.outputs(tape, {{"y", layer(golden.input(tape, "x"))}});
+}
+
+void check_embedding(Golden& golden) {
+  Rng rng(1);
+  const Shape& shape = golden["param.weight"].shape();
+  std::optional<int64_t> pad;
+  if (golden.option("padding_idx", "") != "") pad = static_cast<int64_t>(golden.number("padding_idx", 0));
+  Embedding layer(shape[0], shape[1], rng, {.padding_idx = pad, .dtype = DType::f64});
+  golden.parameters(layer);
+  Tape tape;
+  golden.outputs(tape, {{"y", layer(golden["in.ids"])}});
+}
+
+void check_gru_cell(Golden& golden) {
+  Rng rng(1);
+  GRUCell cell(golden["in.x"].size(1), golden["in.h"].size(1), rng,
+               {.bias = golden.find("param.bias_ih") != nullptr, .dtype = DType::f64});
+  golden.parameters(cell);
+  Tape tape;
+  Var x = golden.input(tape, "x"), h = golden.input(tape, "h");
+  golden.outputs(tape, {{"h", cell(x, h)}});
+}
+
+void check_gru(Golden& golden) {
+  Rng rng(1);
+  GRU gru(golden["in.x"].size(2), golden["param.weight_hh_l0"].size(1), rng,
+          {.layers = static_cast<int64_t>(golden.number("layers", 1)),
+           .bidirectional = golden.flag("bidirectional"),
+           .bias = golden.find("param.bias_ih_l0") != nullptr,
+           .dtype = DType::f64});
+  golden.parameters(gru);
+  Tape tape;
+  Var x = golden.input(tape, "x"), h0 = golden.input(tape, "h0");
+  std::vector<int64_t> lengths(static_cast<size_t>(x.size(0)), x.size(1));
+  if (const Tensor* given = golden.find("in.lengths")) lengths = given->to_vector<int64_t>();
+  GRU::Result result = gru(x, lengths, h0);
+  golden.outputs(tape, {{"y", result.output}, {"h_n", result.final_state}});
+}
+
+template <class Attention>
+void check_attention(Golden& golden, Attention attention) {
+  golden.parameters(attention);
+  Tape tape;
+  Var query = golden.input(tape, "query"), keys = golden.input(tape, "keys");
+  const Tensor* mask = golden.find("in.mask");
+  if (golden.name().ends_with("_allmasked_row")) {  // the one deliberate difference
+    int64_t row = 0;
+    while (max(mask->select(0, row).to(DType::i64)).item() != 0) ++row;
+    auto attend = [&] { attention(query, attention.project(keys, *mask)); };
+    CHECK_THROWS_WITH_AS(attend(), doctest::Contains(fmt::format("row {}", row).c_str()), Error);
+    return golden.only_the_inputs_count();
+  }
+  AttentionResult result = attention(query, attention.project(keys, mask ? *mask : Tensor()));
+  golden.outputs(tape, {{"context", result.context}, {"weights", result.weights}});
+}
+
+void check_additive(Golden& golden) {
+  Rng rng(1);
+  const Tensor& W_q = golden["param.W_q.weight"];
+  check_attention(golden, AdditiveAttention(W_q.size(1), golden["in.keys"].size(2), W_q.size(0), rng, DType::f64));
+}
+
+void check_dot(Golden& golden) {
+  Rng rng(1);
+  const Tensor& W = golden["param.W.weight"];
+  check_attention(golden, DotProductAttention(W.size(1), W.size(0), rng, DType::f64));
+}
+
+void check_seq2seq(Golden& golden) {
+  Rng rng(1);
+  const Tensor& embed = golden["param.embed.weight"];
+  bool additive = golden.find("param.attention.v.weight") != nullptr;
+  Seq2SeqAttention model({.vocabulary = embed.size(0),
+                          .d_model = embed.size(1),
+                          .attention = additive ? AttentionKind::additive : AttentionKind::dot,
+                          .encoder_pads = EncoderPads::run_over,
+                          .dtype = DType::f64},
+                         rng);
+  golden.parameters(model);
+  Tape tape;
+  auto result = model.forward(golden["in.src"], golden["in.tgt_in"]);
+  golden.compare("out.logits", result.logits.value());
+  golden.compare("out.attn", result.attention.value());
+  golden.loss_of(tape, cross_entropy(result.logits, golden["in.tgt_out"], {.ignore_index = 0}));
+}
+
+// ---- Optimisers: p0, p1, ... as one module ----
+
+struct Numbered {
+  std::vector<Parameter> p;
+  static void fields(auto& self, auto&& f) { f("p", self.p); }
+};
+
+std::vector<std::pair<Parameter, Tensor>> with_gradients(const Golden& golden, const Numbered& module,
+                                                         const std::string& suffix) {
+  std::vector<std::pair<Parameter, Tensor>> result;
+  for (size_t i = 0; i < module.p.size(); ++i) {
+    result.emplace_back(module.p[i], golden[fmt::format("in.grad{}{}", i, suffix)]);
+  }
+  return result;
+}
+
+template <class Optimizer, class Options>
+void check_optimizer(Golden& golden, const Options& options) {
+  Numbered module;
+  for (size_t i = 0; const Tensor* start = golden.find(fmt::format("in.p{}.step0", i)); ++i) {
+    module.p.emplace_back(start->clone());
+  }
+  Optimizer optimizer(module, options);
+  for (int step = 1; golden.find(fmt::format("in.grad0.step{}", step)); ++step) {
+    optimizer.step(given_gradients(with_gradients(golden, module, fmt::format(".step{}", step))));
+    for (size_t i = 0; i < module.p.size(); ++i) {
+      golden.compare(fmt::format("out.p{}.step{}", i, step), module.p[i].value());
+    }
+  }
+}
+
+void check_adam(Golden& golden) {
+  AdamOptions options;
+  auto [beta1, beta2] = golden.pair("betas", {options.beta1, options.beta2});
+  check_optimizer<Adam>(golden, AdamOptions{.lr = golden.number("lr", options.lr),
+                                            .beta1 = beta1,
+                                            .beta2 = beta2,
+                                            .eps = golden.number("eps", options.eps),
+                                            .weight_decay = golden.number("weight_decay", 0)});
+}
+
+void check_sgd(Golden& golden) {
+  check_optimizer<Sgd>(golden, SgdOptions{.lr = golden.number("lr", 1e-3),
+                                          .momentum = golden.number("momentum", 0),
+                                          .dampening = golden.number("dampening", 0),
+                                          .nesterov = golden.flag("nesterov"),
+                                          .weight_decay = golden.number("weight_decay", 0)});
+}
+
+void check_clip(Golden& golden) {
+  Numbered module;
+  for (size_t i = 0; const Tensor* grad = golden.find(fmt::format("in.grad{}", i)); ++i) {
+    module.p.emplace_back(Tensor::zeros(grad->shape(), grad->dtype()));
+  }
+  Gradients grads = given_gradients(with_gradients(golden, module, ""));
+  double norm = clip_grad_norm(module, grads, golden.number("max_norm", 0));
+  golden.compare("out.total_norm", Tensor::full({}, norm, DType::f64));
+  for (size_t i = 0; i < module.p.size(); ++i) golden.compare(fmt::format("out.grad{}", i), grads[module.p[i]]);
+}
+
+struct Kind {
+  const char* prefix;
+  double tolerance;
+  void (*check)(Golden&);  // null: not known yet
+};
+
+constexpr double module_tolerance = 1e-12, model_tolerance = 1e-10;
+
+// The longest prefix that fits decides.
+constexpr Kind kinds[] = {
+    {"act_relu", module_tolerance, check_activation<relu>},
+    {"act_sigmoid", module_tolerance, check_activation<sigmoid>},
+    {"act_tanh", module_tolerance, check_activation<tapedeck::tanh>},
+    {"additive_attention", module_tolerance, check_additive},
+    {"clip_grad_l2", module_tolerance, check_clip},
+    {"cross_entropy", module_tolerance, check_cross_entropy},
+    {"dot_product_attention", module_tolerance, check_dot},
+    {"embedding", module_tolerance, check_embedding},
+    {"gru_", module_tolerance, check_gru},
+    {"grucell", module_tolerance, check_gru_cell},
+    {"linear", module_tolerance, check_linear},
+    {"log_softmax", module_tolerance, check_softmax<log_softmax>},
+    {"opt_adam", module_tolerance, check_adam},
+    {"opt_adam_amsgrad", module_tolerance, nullptr},
+    {"opt_adamw", module_tolerance, nullptr},
+    {"opt_sgd", module_tolerance, check_sgd},
+    {"seq2seq", model_tolerance, check_seq2seq},
+    {"softmax", module_tolerance, check_softmax<softmax>},
+};
+
+const Kind* kind_of(const std::string& name) {
+  const Kind* best = nullptr;
+  for (const Kind& kind : kinds) {
+    bool longer = !best || std::string_view(kind.prefix).size() > std::string_view(best->prefix).size();
+    if (name.starts_with(kind.prefix) && longer) best = &kind;
+  }
+  return best && best->check ? best : nullptr;
+}
+
+}  // namespace
+
+TEST_SUITE("golden") {
+TEST_CASE("golden: values and gradients are PyTorch's") {
+  const char* chosen = std::getenv("TAPEDECK_GOLDEN");
+  std::string folder = chosen && *chosen ? chosen : TAPEDECK_SOURCE_DIR "/tests/golden";
+  REQUIRE_MESSAGE(std::filesystem::is_directory(folder), "no such folder: ", folder);
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") names.insert(entry.path().stem());
+  }
+  std::string checked, unknown;
+  size_t count = 0;
+  double worst = 0;
+  for (const std::string& name : names) {
+    const Kind* kind = kind_of(name);
+    if (!kind) {
+      unknown += " " + name;
+      continue;
+    }
+    CAPTURE(name);
+    try {
+      Golden golden(folder + "/" + name + ".safetensors", name, kind->tolerance);
+      kind->check(golden);
+      golden.check_complete();
+      worst = std::max(worst, golden.worst());
+    } catch (const std::exception& error) {
+      FAIL_CHECK(error.what());
+    }
+    checked += " " + name;
+    ++count;
+  }
+  MESSAGE("checked ", count, " files in ", folder, ", largest relative difference ", worst, ":", checked);
+  MESSAGE("not known yet:", unknown.empty() ? " none" : unknown);
+  CHECK(count >= expected_files);
+}
+}
