@@ -202,22 +202,17 @@ TAPEDECK_INLINE V abs(V x) {
 template <Vector V>
 TAPEDECK_INLINE V sqrt(V x) {
 #if defined(__SSE2__)
-  constexpr bool is_float = std::same_as<Element<V>, float>;
-  for (size_t i = 0; i < sizeof(V); i += 16) {  // by halves: SSE2 is on every x86-64, and no slower than one wide root
-    char* half = reinterpret_cast<char*>(&x) + i;
-    if constexpr (is_float) {
-      __m128 h;
-      std::memcpy(&h, half, 16);
-      h = _mm_sqrt_ps(h);
-      std::memcpy(half, &h, 16);
-    } else {
-      __m128d h;
-      std::memcpy(&h, half, 16);
-      h = _mm_sqrt_pd(h);
-      std::memcpy(half, &h, 16);
-    }
+  // By halves: SSE2 is on every x86-64, and no slower than one wide root. Shuffles, because halves that go through
+  // memory stall the wide load behind them.
+  if constexpr (std::same_as<Element<V>, float>) {
+    __m128 low = _mm_sqrt_ps(__builtin_shufflevector(x, x, 0, 1, 2, 3));
+    __m128 high = _mm_sqrt_ps(__builtin_shufflevector(x, x, 4, 5, 6, 7));
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+  } else {
+    __m128d low = _mm_sqrt_pd(__builtin_shufflevector(x, x, 0, 1));
+    __m128d high = _mm_sqrt_pd(__builtin_shufflevector(x, x, 2, 3));
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3);
   }
-  return x;
 #elif defined(__aarch64__)
   if constexpr (std::same_as<Element<V>, float>)
     return __builtin_bit_cast(V, vsqrtq_f32(__builtin_bit_cast(float32x4_t, x)));

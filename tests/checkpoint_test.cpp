@@ -130,7 +130,7 @@ TEST_CASE("checkpoint: f32 files and f64 models meet on request only") {
   CHECK(wide.a.dtype() == DType::f64);
 }
 
-TEST_CASE("checkpoint: tied parameters are stored once and tied after load (C92)") {
+TEST_CASE("checkpoint: tied parameters are stored once and tied after load") {
   ScratchFolder folder;
   TiedModel model;
   model.embed.weight.mutable_value().fill_(3);
@@ -144,7 +144,7 @@ TEST_CASE("checkpoint: tied parameters are stored once and tied after load (C92)
   CHECK(other.out.weight.value().at({2, 1}) == 3);
 }
 
-TEST_CASE("checkpoint: other writers store tied parameters under any of their paths, or under all") {
+TEST_CASE("checkpoint: other writers store tied parameters under any or all of their paths") {
   ScratchFolder folder;
   Tensor table = Tensor::full({3, 2}, 7, DType::f64), scale = Tensor::full({2}, 7, DType::f64);
   auto loaded = [&](const NamedTensors& tensors) {
@@ -181,7 +181,7 @@ TEST_CASE("checkpoint: load_parameters refuses doubled names and expanded parame
   CHECK(holds(net, 1));
 }
 
-TEST_CASE("checkpoint: the tied model of C92, loss and gradient and step") {
+TEST_CASE("checkpoint: loss and gradient and step of a tied model") {
   TiedModel model;
   Sgd optimizer(model, {.lr = 0.1});
   CHECK(optimizer.parameters().size() == 2);

@@ -104,7 +104,7 @@ TEST_CASE("module: for_each_parameter gives access to what it visits") {
   CHECK(visits == 4);
 }
 
-TEST_CASE("module: tied parameters are listed once at their first path and counted once (C92)") {
+TEST_CASE("module: tied parameters are listed once at their first path and counted once") {
   Tied tied;
   CHECK(names(named_parameters(tied)) == Names{"embed.weight", "hidden.weight", "hidden.bias", "out.bias"});
   CHECK(names(all_paths(tied)) == Names{"embed.weight", "hidden.weight", "hidden.bias", "out.weight", "out.bias"});

@@ -1,5 +1,6 @@
 #include "op_samples.h"
 
+#include <tapedeck/models/seq2seq.h>
 #include <tapedeck/ops/ops.h>
 
 namespace tapedeck::samples {
@@ -21,11 +22,87 @@ ModuleCase two_layers() {
           .parameters = {{"hidden.weight", w1}, {"hidden.bias", b1}, {"out.weight", w2}, {"out.bias", b2}}};
 }
 
+// f of the inputs and of the module's parameters, under their paths.
+template <Module M>
+ModuleCase checked(const M& module, Function f, std::vector<NamedTensor> inputs) {
+  return {.f = [f](In x) -> std::vector<Var> { return {f(x)}; },
+          .inputs = std::move(inputs),
+          .parameters = named_parameters(module)};
+}
+
+ModuleCase linear_layer() {
+  Rng rng(6);
+  Linear layer(3, 4, rng, {.dtype = DType::f64});
+  return checked(layer, [=](In x) { return layer(x[0]); }, {{"x", drawn(real({2, 2, 3}), 7)}});
+}
+
+ModuleCase embedding_layer() {
+  Rng rng(8);
+  Embedding layer(5, 3, rng, {.dtype = DType::f64});
+  return checked(layer, [=](In) { return layer(tensor({{4, 1, 1}, {0, 2, 4}})); }, {});
+}
+
+ModuleCase gru_cell() {
+  Rng rng(9);
+  GRUCell cell(3, 2, rng, {.dtype = DType::f64});
+  return checked(cell, [=](In x) { return cell(x[0], x[1]); },
+                 {{"x", drawn(real({2, 3}), 10)}, {"h", drawn(real({2, 2}), 11)}});
+}
+
+ModuleCase gru_layers() {
+  Rng rng(12);
+  GRU gru(2, 2, rng, {.layers = 2, .bidirectional = true, .dtype = DType::f64});
+  ModuleCase sample = checked(gru, {}, {{"x", drawn(real({2, 3, 2}), 13)}, {"h0", drawn(real({4, 2, 2}), 14)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    GRU::Result r = gru(x[0], std::vector<int64_t>{2, 3}, x[1]);
+    return {r.output, r.final_state};
+  };
+  return sample;
+}
+
+const Tensor attention_mask() { return tensor({{true, true, false}, {true, false, true}}); }
+
+template <class Attention>
+ModuleCase attention_layer(const Attention& attention) {
+  ModuleCase sample =
+      checked(attention, {}, {{"query", drawn(real({2, 3}), 15)}, {"values", drawn(real({2, 3, 4}), 16)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    AttentionResult r = attention(x[0], attention.project(x[1], attention_mask()));
+    return {r.context, r.weights};
+  };
+  return sample;
+}
+
+ModuleCase additive_attention() {
+  Rng rng(17);
+  return attention_layer(AdditiveAttention(3, 4, 2, rng, DType::f64));
+}
+
+ModuleCase dot_product_attention() {
+  Rng rng(18);
+  return attention_layer(DotProductAttention(3, 4, rng, DType::f64));
+}
+
+ModuleCase whole_model(AttentionKind attention) {
+  Rng rng(19);
+  Seq2SeqAttention model({.vocabulary = 6, .d_model = 2, .attention = attention, .dtype = DType::f64}, rng);
+  const Batch batch = make_batch(std::vector<Sequence>{{3, 4, 5}, {5, 3}}, std::vector<Sequence>{{5, 4}, {3}});
+  return checked(model, [=](In) { return model.loss(batch); }, {});
+}
+
 }  // namespace
 
 const std::vector<ModuleSample>& module_samples() {
   static const std::vector<ModuleSample> samples = {
       {"two layers and cross entropy", two_layers},
+      {"Linear", linear_layer},
+      {"Embedding", embedding_layer},
+      {"GRUCell", gru_cell},
+      {"GRU (two layers; both directions; lengths)", gru_layers},
+      {"AdditiveAttention (masked)", additive_attention},
+      {"DotProductAttention (masked)", dot_product_attention},
+      {"Seq2SeqAttention (additive; loss)", [] { return whole_model(AttentionKind::additive); }},
+      {"Seq2SeqAttention (dot; loss)", [] { return whole_model(AttentionKind::dot); }},
   };
   return samples;
 }

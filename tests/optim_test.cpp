@@ -37,7 +37,7 @@ Tensor random(const Shape& shape, DType dtype, Rng& rng) {
 
 std::vector<double> values(const Tensor& x) { return x.to(DType::f64).to_vector<double>(); }
 
-// Trains one number that is 1 at first with C88's three gradients.
+// Trains one number that is 1 at first by three gradients of both signs.
 template <class Optimizer, class Options>
 std::vector<double> three_steps(const Options& options, DType dtype = DType::f64) {
   One model{Parameter(Tensor::full({1}, 1, dtype))};
@@ -58,7 +58,7 @@ void check_close(const std::vector<double>& a, const std::vector<double>& b, dou
 }  // namespace
 
 TEST_SUITE("optim") {
-TEST_CASE("adam: three steps with both eps and with L2 (C88)") {
+TEST_CASE("adam: three steps with both eps and with L2") {
   check_close(three_steps<Adam>(AdamOptions{.lr = 0.1}), {.900000010000, .936610360388, .902286253948}, 1e-12);
   check_close(three_steps<Adam>(AdamOptions{.lr = 0.1, .eps = 1e-2}), {.909090909091, .943523857663, .910717934831},
               1e-12);
@@ -190,7 +190,7 @@ TEST_CASE("optim: a step is an in-place change that old values notice") {
   CHECK_THROWS_AS(tape.backward(loss), Error);
 }
 
-TEST_CASE("optim: ten steps in one go equal five and a file and five (C94)") {
+TEST_CASE("optim: ten steps in one go equal five and a file and five") {
   ScratchFolder folder;
   auto train = [](auto& optimizer, Two& model, int64_t from, int64_t to) {
     for (int64_t t = from; t < to; ++t) {
@@ -287,7 +287,7 @@ TEST_CASE("clip: f32 squares add up in f64") {
   CHECK(grads[model.w].at({5}) == doctest::Approx(1e-3).epsilon(1e-5));
 }
 
-TEST_CASE("clip: a norm that is not finite names parameter and place and touches nothing (C90)") {
+TEST_CASE("clip: a norm that is not finite names parameter and place and touches nothing") {
   double inf = HUGE_VAL, nan = std::nan("");
   Two model;
   Tensor fine = tensor({{12, 0, 0}, {0, 0, 0}}, DType::f64);

@@ -81,7 +81,7 @@ int in_child(const std::function<int()>& f) {
 }  // namespace
 
 TEST_SUITE("safetensors") {
-TEST_CASE("safetensors: what was written is read, names and order and bits and metadata") {
+TEST_CASE("safetensors: names and order and bits and metadata come back") {
   ScratchFolder folder;
   TensorFile file = sample(1.5f);
   write_safetensors(folder.file("a.safetensors"), file);
@@ -123,7 +123,7 @@ TEST_CASE("safetensors: views are stored as they read") {
   CHECK(file.tensors[0].second.shape() == Shape{3, 2});
 }
 
-TEST_CASE("safetensors: the format in bytes, every tensor aligned") {
+TEST_CASE("safetensors: the format in bytes with every tensor aligned") {
   ScratchFolder folder;
   write_safetensors(folder.file("x"),
                     {{{"b", tensor({true})}, {"w", tensor({1.5f, 2.5f})}, {"d", tensor({4.0}, DType::f64)}}, {}});
@@ -155,7 +155,7 @@ TEST_CASE("safetensors: files of other writers are read without a checksum") {
   CHECK(read_safetensors(folder.file("x")).tensors.empty());
 }
 
-TEST_CASE("safetensors: damaged files are refused with a reason (C95)") {
+TEST_CASE("safetensors: damaged files are refused with a reason") {
   ScratchFolder folder;
   auto entry = [](const std::string& text) { return "{\"a\":" + text + "}"; };
   std::string good = "{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}", data(8, '\0');
@@ -229,7 +229,7 @@ TEST_CASE("safetensors: damaged files are refused with a reason (C95)") {
   CHECK(read_error(folder.path).find("not a regular file") != std::string::npos);
 }
 
-TEST_CASE("safetensors: cut at any byte or with any bit flipped, a file is refused (C95)") {
+TEST_CASE("safetensors: a file cut at any byte or with any bit flipped is refused") {
   ScratchFolder folder;
   std::string path = folder.file("x");
   TensorFile file = sample(1.5f);
@@ -306,7 +306,7 @@ TEST_CASE("safetensors: links stay links and permissions stay") {
   CHECK(folder.names().size() == 2);
 }
 
-TEST_CASE("safetensors: with the disk full at any byte the old file stays (C95)") {
+TEST_CASE("safetensors: with the disk full at any byte the old file stays") {
   ScratchFolder folder;
   std::string path = folder.file("x.safetensors");
   write_safetensors(path, sample(1));
@@ -331,7 +331,7 @@ TEST_CASE("safetensors: with the disk full at any byte the old file stays (C95)"
   }
 }
 
-TEST_CASE("safetensors: killed at any moment, the old file or the new one is whole (C95)") {
+TEST_CASE("safetensors: killed at any moment the old file or the new one is whole") {
   ScratchFolder folder;
   std::string path = folder.file("x.safetensors");
   auto large = [](float value) {
