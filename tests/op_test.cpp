@@ -303,7 +303,7 @@ TEST_CASE("every op has its row and every row its op") {
     value(row.f, draw(row));
     own[row.op] = own[row.op] || row.composed || recorded.contains(row.op);
   }
-  for (const auto& [op, records_itself] : own) CHECK_MESSAGE(records_itself, op);
+  for (const auto& entry : own) CHECK_MESSAGE(entry.second, entry.first);
 
   // Names in the sources, also where a helper `Var helper(const char* op, ...)` passes them on.
   std::set<std::string> written;
