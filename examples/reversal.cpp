@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 
 using namespace tapedeck;
@@ -19,8 +21,7 @@ namespace {
 
 struct Settings {
   std::string attention = "additive";
-  uint64_t seed = 1;
-  int64_t steps = 1200, batch = 64, d_model = 32, held_out = 512, validate_every = 50;
+  int64_t seed = 1, steps = 1200, batch = 64, d_model = 32, held_out = 512, validate_every = 50;
   ReversalTask task;
   double lr = 3e-3, clip = 1;
   bool all_steps = false, quiet = false;
@@ -28,8 +29,11 @@ struct Settings {
 };
 
 // What must be written at the end is tried at the start, so that no training is lost to a typing error.
-void check_writable(const std::string& path) {
+void check_writable(const std::string& path, bool must_be_file) {
   if (path.empty()) return;
+  if (must_be_file && std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    fail("cannot write to {}: it is not a regular file", path);
+  }
   const bool existed = std::ifstream(path).good();
   if (!std::ofstream(path, std::ios::app)) fail("cannot write to {}", path);
   if (!existed) std::remove(path.c_str());
@@ -67,9 +71,9 @@ void show_alignment(const Seq2SeqAttention& model, const Batch& examples) {
 
 // Exit status: 0 if the task was learned, 1 if not. Throws on settings and files that cannot be used.
 int run(const Settings& s) {
-  check_writable(s.save);
-  check_writable(s.json);
-  const Rng root(s.seed);
+  check_writable(s.save, true);
+  check_writable(s.json, false);
+  const Rng root(static_cast<uint64_t>(s.seed));
   Rng init = root.split("init");
   Seq2SeqAttention model({.vocabulary = s.task.vocabulary(),
                           .d_model = s.d_model,
@@ -152,6 +156,13 @@ int run(const Settings& s) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const CLI::Validator above_zero(
+      [](const std::string& text) {
+        double value = 0;
+        const bool ok = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0;
+        return ok ? std::string() : "expected a finite number above 0, got " + text;
+      },
+      "ABOVE 0");
   Settings s;
   CLI::App app{
       "Learns to reverse sequences, and shows the alignment that the attention finds.\n"
@@ -160,7 +171,9 @@ int main(int argc, char** argv) {
   app.add_option("--attention", s.attention, "score function: additive or dot")
       ->check(CLI::IsMember({"additive", "dot"}))
       ->capture_default_str();
-  app.add_option("--seed", s.seed, "of initial weights and training data")->capture_default_str();
+  app.add_option("--seed", s.seed, "of initial weights and training data")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
   app.add_option("--steps", s.steps, "training steps at most; 0 evaluates only")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
@@ -178,8 +191,8 @@ int main(int argc, char** argv) {
   app.add_option("--symbols", s.task.symbols, "different ones; ids start at 3")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--lr", s.lr, "Adam's learning rate")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--clip", s.clip, "largest gradient norm")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--lr", s.lr, "Adam's learning rate")->check(above_zero)->capture_default_str();
+  app.add_option("--clip", s.clip, "largest gradient norm")->check(above_zero)->capture_default_str();
   app.add_option("--held-out", s.held_out, "sequences to evaluate on")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
