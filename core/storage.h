@@ -54,7 +54,7 @@ class Storage {
   Storage() = default;
   std::atomic<uint32_t> refs_{1};
   std::atomic<uint32_t> version_{0};
-  char padding_[56];  // the data behind the header starts on a cache line
+  [[maybe_unused]] char padding_[56];  // the data behind the header starts on a cache line
 };
 static_assert(sizeof(Storage) == 64);
 
