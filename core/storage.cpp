@@ -147,20 +147,19 @@ Registry& registry() {
 // Trivially initialised, so that the fast path costs one load: no initialisation check.
 constinit thread_local Cache* this_cache = nullptr;
 
+// The cache of a thread that has ended, or a new one.
+Cache* take_cache() {
+  Registry& r = registry();
+  std::lock_guard lock(r.mutex);
+  if (r.idle.empty()) return r.all.emplace_back(new Cache);
+  Cache* cache = r.idle.back();
+  r.idle.pop_back();
+  return cache;
+}
+
 // Ties a cache to the life of a thread. A tensor freed by a later thread-local destructor counts as freed elsewhere.
 struct Lease {
-  Cache* cache;
-  Lease() {
-    Registry& r = registry();
-    std::lock_guard lock(r.mutex);
-    if (r.idle.empty()) {
-      cache = r.all.emplace_back(new Cache);
-    } else {
-      cache = r.idle.back();
-      r.idle.pop_back();
-    }
-    this_cache = cache;
-  }
+  Cache* cache = this_cache = take_cache();
   ~Lease() {
     this_cache = nullptr;
     Registry& r = registry();
@@ -170,9 +169,9 @@ struct Lease {
 };
 
 Cache& attach_cache() {
-  // A thread-local destructor that still allocates after its lease has ended takes a lease that nobody gives back.
   thread_local Lease lease;
-  if (!this_cache) this_cache = (new Lease)->cache;
+  // A thread-local destructor that still allocates after the lease has ended takes a cache that nobody gives back.
+  if (!this_cache) this_cache = take_cache();
   return *this_cache;
 }
 

@@ -59,8 +59,9 @@ void Var::changed_in_place() const {
       value_.shape(), version_, value_.version());
 }
 
-Parameter::Parameter(Tensor value) : state_(new State{{1}, next_serial.fetch_add(1), std::move(value)}) {
-  state_->value.shape();  // throws if undefined
+Parameter::Parameter(Tensor value) {
+  value.shape();  // throws if undefined
+  state_ = new State{{1}, next_serial.fetch_add(1), std::move(value)};
   ParameterRegistry& registry = parameter_registry();
   std::lock_guard lock(registry.mutex);
   registry.ids.insert(state_->id);
