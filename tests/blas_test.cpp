@@ -57,7 +57,7 @@ std::vector<Tensor> layouts(const Tensor& x) {
 }
 
 struct Rule {
-  Shape a, b, y;  // y of rank 8 and zeros: an error
+  Shape a, b, y;
 };
 
 }  // namespace
@@ -134,7 +134,6 @@ TEST_CASE("every small size in every layout with NaN in the output's memory") {
         }
       }
     }
-    CHECK(true);
   }
 }
 
@@ -250,7 +249,6 @@ TEST_CASE("matmul follows the shape rules of numpy") {
     Tape tape;
     Var la = tape.leaf(a), lb = tape.leaf(b);
     Gradients g = tape.backward(matmul(la, lb), w);
-    Tensor ga = Tensor::zeros(a.shape(), F64), gb = Tensor::zeros(b.shape(), F64);
     Tensor flat = w.reshape(full.shape());
     Tensor all_a = Tensor::zeros({batch.numel(), u.size(1), u.size(2)}, F64);
     Tensor all_b = Tensor::zeros({batch.numel(), v.size(1), v.size(2)}, F64);
@@ -260,8 +258,8 @@ TEST_CASE("matmul follows the shape rules of numpy") {
     }
     Shape shape_a = a.rank() == 1 ? Shape{1, a.size(0)} : a.shape();
     Shape shape_b = b.rank() == 1 ? Shape{b.size(0), 1} : b.shape();
-    ga = sum_to(all_a.reshape(to_a), shape_a).value().reshape(a.shape());
-    gb = sum_to(all_b.reshape(to_b), shape_b).value().reshape(b.shape());
+    Tensor ga = sum_to(all_a.reshape(to_a), shape_a).value().reshape(a.shape());
+    Tensor gb = sum_to(all_b.reshape(to_b), shape_b).value().reshape(b.shape());
     CHECK(close(g[la], ga, 1e-13));
     CHECK(close(g[lb], gb, 1e-13));
   }
@@ -271,8 +269,8 @@ TEST_CASE("products that have no rule are refused with both shapes") {
   const std::pair<Shape, Shape> wrong[] = {{{2, 3}, {2, 3}},   {{3}, {4}},          {{2, 3}, {4}},
                                            {{3}, {4, 3}},      {{5, 2, 3}, {4, 4}}, {{5, 2, 3}, {6, 3, 4}},
                                            {{2, 3}, {5, 4, 3}}};
-  for (const auto& [a, b] : wrong) {
-    std::string text = error_of([&] { matmul(Tensor::zeros(a), Tensor::zeros(b)); });
+  for (const auto& shapes : wrong) {
+    std::string text = error_of([&] { matmul(Tensor::zeros(shapes.first), Tensor::zeros(shapes.second)); });
     CHECK(says(text, {"matmul"}));
   }
   CHECK(says(error_of([] {

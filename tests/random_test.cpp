@@ -137,9 +137,9 @@ TEST_CASE("normal inverts the distribution function") {
   Rng words(10), rng(10);
   for (int i = 0; i < 20'000; ++i) {
     long double u = (static_cast<long double>(words.next() >> 12) + 0.5L) / 0x1p52L;
-    double x = rng.normal();
+    long double x = static_cast<long double>(rng.normal());
     long double tail = std::min(u, 1 - u);
-    long double back = 0.5L * std::erfc(std::fabs(static_cast<long double>(x)) * std::sqrt(0.5L));
+    long double back = 0.5L * std::erfc(std::fabs(x) * std::sqrt(0.5L));
     long double density = std::exp(-0.5L * x * x) * 0.398942280401432677939946L;
     REQUIRE(std::fabs(back - tail) / density <= 1e-15L * (1 + std::fabs(x)));
     REQUIRE((x < 0) == (u < 0.5L));
