@@ -169,11 +169,15 @@ void Gradients::insert(Key key, Parameter parameter, Tensor value) {
   entries_.push_back({std::move(parameter), std::move(value)});
 }
 
+Gradients::Gradients(const Gradients& other) : keys_(other.keys_) {
+  for (const Entry& entry : other.entries_) entries_.push_back({entry.parameter, entry.value.clone()});
+}
+
 Gradients& Gradients::operator+=(const Gradients& other) {
   for (size_t i = 0; i < other.keys_.size(); ++i) {
     const Entry& entry = other.entries_[i];
     if (Tensor* mine = const_cast<Tensor*>(find(other.keys_[i]))) {
-      if (!mine->unique()) *mine = mine->clone();  // a copy of these gradients keeps its values
+      if (!mine->unique()) *mine = mine->clone();  // whoever holds the tensor keeps its values
       mine->add_(entry.value);
     } else {
       insert(other.keys_[i], entry.parameter, entry.value.clone());

@@ -32,6 +32,16 @@ class Gradients {
     Tensor value;
   };
 
+  Gradients() = default;
+  Gradients(const Gradients& other);  // copies the tensors too: clipping the copy leaves the original alone
+  Gradients(Gradients&&) noexcept = default;
+  Gradients& operator=(Gradients other) noexcept {
+    keys_.swap(other.keys_);
+    entries_.swap(other.entries_);
+    return *this;
+  }
+  ~Gradients() = default;
+
   const Tensor* find(const Parameter& parameter) const;  // null where absent
   const Tensor* find(const Var& leaf) const;
   Tensor* find(const Parameter& parameter);

@@ -65,6 +65,10 @@ void convert(Tensor& out, const Tensor& in) {
   kernels::transform<To>(
       out,
       [](From v) {
+        if constexpr (std::is_same_v<To, int64_t> && std::is_floating_point_v<From>) {
+          constexpr From limit = 9223372036854775808.0;  // 2^63
+          if (!(v >= -limit && v < limit)) fail("to: {} does not fit an i64 tensor", v);
+        }
         if constexpr (std::is_same_v<To, bool>)
           return v != From{0};
         else

@@ -29,7 +29,11 @@ struct Scalar {
   Scalar(T value)
       : real(static_cast<double>(value)),
         integer(std::integral<T> ? static_cast<int64_t>(value) : 0),
-        integral(std::integral<T>) {}
+        integral(std::integral<T>) {
+    if constexpr (std::unsigned_integral<T> && sizeof(T) == 8) {
+      if (integer < 0) fail("number: {} does not fit an i64 tensor", value);
+    }
+  }
   // The value as a T; a fractional number with i64 throws, naming the op.
   template <class T>
   T to(const char* op) const;
@@ -127,9 +131,9 @@ class Tensor {
   // A view where strides allow, else a copy. One extent may be -1: computed from the others.
   Tensor reshape(const Shape& shape) const;
 
-  Tensor contiguous() const;  // itself if row-major, else a copy
-  Tensor clone() const;       // a row-major copy
-  Tensor to(DType dtype) const;
+  Tensor contiguous() const;     // itself if row-major, else a copy
+  Tensor clone() const;          // a row-major copy
+  Tensor to(DType dtype) const;  // i64 drops fractions; a NaN, Inf or number that i64 cannot hold throws
 
   // In-place writes, for initialisers and optimisers. `source` broadcasts; dtypes must agree.
   Tensor& fill_(Scalar value);

@@ -34,8 +34,8 @@ double ulps(T y, long double exact) {
   if (y == static_cast<T>(exact) && (std::isinf(y) || y == 0)) return 0;
   int exponent = exact == 0 ? Limits<T>::min_exponent - 1 : std::max(std::ilogb(exact), Limits<T>::min_exponent - 1);
   exponent = std::min(exponent, Limits<T>::max_exponent - 1);
-  long double value =
-      std::isinf(y) ? std::copysign(std::ldexp(1.0L, Limits<T>::max_exponent), static_cast<long double>(y)) : y;
+  long double value = static_cast<long double>(y);
+  if (std::isinf(y)) value = std::copysign(std::ldexp(1.0L, Limits<T>::max_exponent), value);
   return static_cast<double>(std::fabs(value - exact) / std::ldexp(1.0L, exponent - Limits<T>::digits + 1));
 }
 

@@ -156,7 +156,9 @@ TEST_CASE("a second consumer adds to the gradient of every op and in both orders
        }},
   };
   Tensor value = f64({{0.5, 1.5, 0.75}, {2, 0.25, 1.25}}), w1 = normal({2, 3}, F64, 1), w2 = normal({2, 3}, F64, 2);
-  for (const auto& [name, op] : ops) {
+  for (const auto& named : ops) {
+    const auto& name = named.first;
+    const auto& op = named.second;
     CAPTURE(name);
     auto gradient = [&](int order) {
       Tape tape;
@@ -963,6 +965,18 @@ TEST_CASE("a parameter is an identity and its copies share it") {
   CHECK(says(error_of([&] { absent.value(); }), {"parameter", "absent"}));
   CHECK(says(error_of([&] { sum(absent); }), {"parameter", "absent"}));
   CHECK_THROWS_AS(Parameter{Tensor()}, Error);
+}
+
+TEST_CASE("a copy of gradients has tensors of its own") {
+  Tape tape;
+  Var x = tape.leaf(f64({1, 2}));
+  Gradients g = tape.backward(sum(x * x)), copy = g, assigned;
+  assigned = g;
+  Tensor held = copy[x];
+  held.mul_(5);
+  CHECK(values(g[x]) == std::vector<double>{2, 4});
+  CHECK(values(copy[x]) == std::vector<double>{10, 20});
+  CHECK(values(assigned[x]) == std::vector<double>{2, 4});
 }
 
 TEST_CASE("live parameters are those with a holder") {

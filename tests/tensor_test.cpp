@@ -629,3 +629,11 @@ TEST_CASE("sum and mean and max agree with plain loops over any axes and layouts
   CHECK(says(error_of([&] { sum(base, 3); }), {"sum", "axis 3", "rank 3"}));
 }
 }
+TEST_CASE("numbers that an integer tensor cannot hold are refused") {
+  for (double v : {std::nan(""), inf, -inf, 9223372036854775808.0, -1e300}) {
+    CHECK(says(error_of([&] { Tensor::full({2}, v, DType::f64).to(DType::i64); }), {"to", "i64"}));
+  }
+  CHECK(Tensor::full({}, -9223372036854775808.0, DType::f64).to(DType::i64).at({}) == -9223372036854775808.0);
+  CHECK(Tensor::full({}, 2.9f).to(DType::i64).item() == 2);
+  CHECK(says(error_of([] { Tensor::full({}, ~uint64_t{0}, DType::i64); }), {"18446744073709551615", "i64"}));
+}
