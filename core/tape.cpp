@@ -1,4 +1,5 @@
 #include <tapedeck/core/kernels.h>
+#include <tapedeck/core/study.h>
 #include <tapedeck/core/tape.h>
 
 #include <algorithm>
@@ -39,6 +40,7 @@ class RecordingSwitch {
 }  // namespace
 
 constinit thread_local detail::OpHook detail::on_op = nullptr;
+constinit thread_local std::vector<Tensor>* detail::copied_values = nullptr;
 
 // ---- Var, Parameter, Operand ------------------------------------------------------------------------------------
 
@@ -50,6 +52,10 @@ Var::Var(Tensor value, uint64_t tape, uint32_t id)
 Var::Var(const Parameter& parameter) {
   Tape* tape = Tape::recording();
   *this = tape && is_floating(parameter.dtype()) ? tape->parameter_leaf(parameter) : Var(parameter.value());
+}
+
+void Var::note_copy() const {
+  if (value_.defined()) detail::copied_values->push_back(value_);
 }
 
 void Var::changed_in_place() const {
@@ -204,10 +210,14 @@ void* Tape::Arena::allocate(size_t bytes) {
   return std::exchange(next_, next_ + bytes);
 }
 
-Tape::Tape()
+Tape::Tape(const TapeOptions& options)
     : serial_(next_serial.fetch_add(1)),
       outer_(std::exchange(innermost_tape, this)),
-      recording_before_(std::exchange(recording_tape, this)) {}
+      recording_before_(std::exchange(recording_tape, this)) {
+  if (options.trace == Trace::on || options.anomaly == Anomaly::on || options.profile == Profile::on) {
+    study_ = std::make_unique<Study>(options);
+  }
+}
 
 Tape::~Tape() {
   for (uint32_t id = 0; id < nodes_.size(); ++id) drop_rules(id);
@@ -263,10 +273,12 @@ uint32_t Tape::push_node(const char* op, const Tensor& y, bool keep_y, Site site
         op);
   }
   if (nodes_.size() >= ~0u) fail("{}: the tape is full ({} nodes)", op, nodes_.size());
-  nodes_.push_back({op, current_scope ? scope_record() : nullptr, keep_y ? y : Tensor(), y.version(),
+  nodes_.push_back({op, current_scope_record(), keep_y ? y : Tensor(), y.version(),
                     static_cast<uint32_t>(edges_.size()), static_cast<uint32_t>(edges), y.dtype(), site,
-                    user_site.file ? user_site : site, y.shape()});
-  return static_cast<uint32_t>(nodes_.size() - 1);
+                    user_site.file ? user_site : site, nullptr, y.shape()});
+  const uint32_t id = static_cast<uint32_t>(nodes_.size() - 1);
+  if (study_) study_->note_value(id, y, keep_y, edges == 0);
+  return id;
 }
 
 Var Tape::leaf(const Tensor& value, const char* file, int line) {
@@ -295,6 +307,7 @@ Var Tape::parameter_leaf(const Parameter& parameter) {
 void Tape::drop_rules(uint32_t id) {
   Node& node = nodes_[id];
   node.y = Tensor();
+  if (detail::FusedRule* fused = std::exchange(node.fused, nullptr)) delete fused;
   for (uint32_t e = node.first_edge; e < node.first_edge + node.edge_count; ++e) {
     if (detail::Rule* rule = std::exchange(edges_[e].rule, nullptr)) rule->~Rule();
   }
@@ -340,62 +353,149 @@ std::string Tape::place_of(const Node& node) const {
   return text;
 }
 
-// One reverse loop. Gradients of `wanted` (or, without any, of all leaves) are in the result, by node.
-std::vector<Var, CachingAllocator<Var>> Tape::sweep(const Var& y, Var seed, std::span<const Var> wanted, bool record,
-                                                    bool consume) {
-  RecordingSwitch recording(recording_tape, record ? this : nullptr);
-  std::vector<Var, CachingAllocator<Var>> g(y.id_ + 1);
-  std::vector<bool, CachingAllocator<bool>> keep(y.id_ + 1, false);
-  for (const Var& x : wanted) {
-    if (x.tape_ == serial_ && x.id_ <= y.id_) keep[x.id_] = true;
-  }
-  if (consume) consumed_ = true;
+namespace {
 
-  auto writable = [&](const Var& sum) { return !record && sum.value_.unique() && sum.value_.is_contiguous(); };
-  auto accumulate = [&](Var& sum, Var&& term) {
-    if (!sum.defined()) {
-      sum = std::move(term);
-    } else if (writable(sum)) {
-      sum.value_.add_(term.value());
+// Adds a term of a gradient, in place where nobody else can see it.
+bool writable(const Tensor& sum) { return sum.unique() && sum.is_contiguous(); }
+
+}  // namespace
+
+// What a rule returned for the input of an edge: checked, and summed back to the input's shape.
+Var Tape::checked_term(const Node& node, uint32_t id, uint32_t edge, const Var& g, const Var& gx) {
+  const uint32_t to = edges_[edge].input;
+  const Shape shape = nodes_[to].shape;
+  if (gx.dtype() != nodes_[to].dtype || !broadcasts_to(shape, gx.shape())) {
+    fail("the rule for an input {} of shape {} returned a gradient {} of shape {}", nodes_[to].dtype, shape, gx.dtype(),
+         gx.shape());
+  }
+  Var term = sum_to(gx, shape);
+  if (study_) note_contribution(node, id, edge, g, term);
+  return term;
+}
+
+void Tape::pass_on(Sweep& pass, const Node& node, uint32_t id, uint32_t edge, const Var& g, Var gx) {
+  Var term = checked_term(node, id, edge, g, gx);
+  Var& sum = pass.of(edges_[edge].input);
+  if (!sum.defined()) {
+    sum = std::move(term);
+  } else if (!pass.record && writable(sum.value_)) {
+    sum.value_.add_(term.value());
+    sum.version_ = sum.value_.version();
+  } else {
+    sum = add(sum, term);
+  }
+}
+
+void Tape::run_rules(Sweep& pass, const Node& node, uint32_t id, const Var& g) {
+  Var y;
+  if (node.y.defined()) {
+    y = Var(node.y, serial_, id);
+    y.version_ = node.y_version;
+  }
+  for (uint32_t e = node.first_edge; e < node.first_edge + node.edge_count; ++e) {
+    const Edge edge = edges_[e];
+    if (!pass.record && edge.rule->has_short_cut()) {
+      // A study sees the whole contribution; the sum is made the short way all the same, so that its bits agree.
+      if (study_ && (study_->traces() || study_->watches())) checked_term(node, id, e, g, edge.rule->apply(g, y));
+      Var& sum = pass.of(edge.input);
+      if (!sum.defined())
+        sum = Var(Tensor::zeros(nodes_[edge.input].shape, nodes_[edge.input].dtype));
+      else if (!writable(sum.value_))
+        sum = Var(sum.value().clone());
+      edge.rule->add_to(sum.value_, g);
       sum.version_ = sum.value_.version();
     } else {
-      sum = add(sum, term);
+      pass_on(pass, node, id, e, g, edge.rule->apply(g, y));
     }
-  };
+    if (pass.consume) std::exchange(edges_[e].rule, nullptr)->~Rule();
+  }
+}
 
-  g[y.id_] = std::move(seed);
-  for (uint32_t id = y.id_ + 1; id-- > 0;) {
-    if (g[id].defined() && nodes_[id].edge_count > 0) {
+void Tape::run_fused(Sweep& pass, const Node& node, uint32_t id, const Var& g) {
+  if (pass.record) return run_definition(pass, node, id, g);
+  detail::FusedRule& rule = *node.fused;
+  std::vector<Tensor> inputs, saved;
+  const auto needs = std::make_unique<bool[]>(rule.inputs.size());
+  for (size_t k = 0; k < rule.inputs.size(); ++k) {
+    inputs.push_back(rule.inputs[k].value());
+    needs[k] = rule.inputs[k].tracked();
+  }
+  for (const Var& v : rule.saved) saved.push_back(v.value());
+  const Tensor dense = g.value().contiguous();
+  std::vector<Tensor> gx =
+      rule.vjp({dense, rule.y.value(), saved, inputs, std::span<const bool>(needs.get(), inputs.size())});
+  if (gx.size() != inputs.size())
+    fail("the backward kernel returned {} gradients for {} inputs", gx.size(), inputs.size());
+  uint32_t e = node.first_edge;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (!needs[k]) continue;
+    if (gx[k].defined()) pass_on(pass, node, id, e, g, gx[k]);
+    ++e;
+  }
+}
+
+// The backward pass is being recorded: the op is recorded again as its definition, on an alias of each input (the same
+// Var given twice must stay two inputs), and that piece of tape is swept.
+void Tape::run_definition(Sweep& pass, const Node& node, uint32_t id, const Var& g) {
+  const std::vector<Var> inputs = node.fused->inputs;
+  const uint32_t first_alias = static_cast<uint32_t>(nodes_.size());
+  std::vector<Var> aliases, tracked;
+  for (const Var& x : inputs) {
+    aliases.push_back(x.tracked() ? tapedeck::record("alias", x.value(), Input{x, [](const Var& h) { return h; }}) : x);
+    if (x.tracked()) tracked.push_back(aliases.back());
+  }
+  const uint32_t first = static_cast<uint32_t>(nodes_.size());
+  Var y = node.fused->definition(aliases);
+  if (y.shape() != node.shape) fail("the definition has shape {}, the fused op {}", y.shape(), node.shape);
+  for (uint32_t n = first; n < nodes_.size(); ++n) {
+    for (uint32_t e = nodes_[n].first_edge; e < nodes_[n].first_edge + nodes_[n].edge_count; ++e) {
+      if (edges_[e].input < first_alias || nodes_[n].op == std::string_view("parameter")) {
+        fail("its definition reaches a tracked value that is not one of its inputs (by {}); hand it in as an input",
+             nodes_[n].op);
+      }
+    }
+  }
+  for (const auto& [identity, leaf] : parameter_nodes_) {
+    if (leaf >= first) fail("its definition captures a Parameter; hand it in as an input");
+  }
+  if (!y.tracked()) return;  // constant: no gradient
+  if (y.tape_ != serial_ || y.id_ < first_alias) {
+    fail("its definition returns a tracked value that is not one of its inputs; hand it in as an input");
+  }
+  Sweep inner = sweep(y, g, tracked, true, false, first_alias, first);
+  uint32_t e = node.first_edge;
+  for (const Var& alias : tracked) {
+    Var gx = alias.id_ <= y.id_ ? inner.of(alias.id_) : Var();  // y may be an alias itself
+    if (gx.defined()) pass_on(pass, node, id, e, g, gx);
+    ++e;
+  }
+}
+
+// One reverse loop over nodes first..y. Gradients of `wanted` stay; those of leaves always do.
+Tape::Sweep Tape::sweep(const Var& y, Var seed, std::span<const Var> wanted, bool record, bool consume, uint32_t base,
+                        uint32_t first) {
+  RecordingSwitch recording(recording_tape, record ? this : nullptr);
+  const size_t count = y.id_ + 1 - base;
+  Sweep pass{record, consume, base, std::vector<Var, CachingAllocator<Var>>(count),
+             std::vector<bool, CachingAllocator<bool>>(count, false)};
+  for (const Var& x : wanted) {
+    if (x.tape_ == serial_ && x.id_ >= base && x.id_ <= y.id_) pass.keep[x.id_ - base] = true;
+  }
+  if (consume) consumed_ = true;
+  pass.of(y.id_) = std::move(seed);
+  for (uint32_t id = y.id_ + 1; id-- > first;) {
+    if (pass.of(id).defined()) {
       const Node node = nodes_[id];  // a copy: recording may move the nodes
-      const Var gy = keep[id] ? g[id] : std::exchange(g[id], Var());
       UserSite site(node.user_site);
       try {
-        Var out;
-        if (node.y.defined()) {
-          out = Var(node.y, serial_, id);
-          out.version_ = node.y_version;
-        }
-        for (uint32_t e = node.first_edge; e < node.first_edge + node.edge_count; ++e) {
-          const Edge edge = edges_[e];
-          if (!record && edge.rule->has_short_cut()) {
-            Var& sum = g[edge.input];
-            if (!sum.defined())
-              sum = Var(Tensor::zeros(nodes_[edge.input].shape, nodes_[edge.input].dtype));
-            else if (!writable(sum))
-              sum = Var(sum.value().clone());
-            edge.rule->add_to(sum.value_, gy);
-            sum.version_ = sum.value_.version();
-            if (consume) std::exchange(edges_[e].rule, nullptr)->~Rule();
-            continue;
-          }
-          Var gx = edge.rule->apply(gy, out);
-          const Node& input = nodes_[edge.input];
-          if (gx.dtype() != input.dtype || !broadcasts_to(input.shape, gx.shape())) {
-            fail("the rule for an input {} of shape {} returned a gradient {} of shape {}", input.dtype, input.shape,
-                 gx.dtype(), gx.shape());
-          }
-          accumulate(g[edge.input], sum_to(gx, Shape(input.shape)));
-          if (consume) std::exchange(edges_[e].rule, nullptr)->~Rule();
+        if (study_) pass.of(id) = note_gradient(node, id, pass.of(id));
+        if (node.edge_count > 0) {
+          const Var g = pass.keep[id - base] ? pass.of(id) : std::exchange(pass.of(id), Var());
+          Stopwatch watch(study_ ? study_->backward_seconds(node.op, record) : nullptr);
+          if (node.fused)
+            run_fused(pass, node, id, g);
+          else
+            run_rules(pass, node, id, g);
         }
       } catch (const Error& error) {
         throw Error(fmt::format("backward of {}: {}", place_of(node), error.what()));
@@ -403,7 +503,7 @@ std::vector<Var, CachingAllocator<Var>> Tape::sweep(const Var& y, Var seed, std:
     }
     if (consume) drop_rules(id);
   }
-  return g;
+  return pass;
 }
 
 Gradients Tape::backward(const Var& loss, Keep keep) { return backward(loss, Tensor(), keep); }
@@ -411,17 +511,24 @@ Gradients Tape::backward(const Var& loss, Keep keep) { return backward(loss, Ten
 Gradients Tape::backward(const Var& loss, const Tensor& seed, Keep keep) {
   check_own("backward", loss);
   Var start = checked_seed("backward", loss, seed.defined() ? Var(seed) : Var());
-  auto g = sweep(loss, std::move(start), {}, false, keep == Keep::nothing);
+  if (study_) study_->begin_pass(loss.id_);
+  static const std::vector<Var> none;
+  const std::vector<Var>& retained = study_ ? study_->retained : none;
+  Sweep pass = sweep(loss, std::move(start), retained, false, keep == Keep::nothing);
+  if (study_) study_->end_pass();
   Gradients result;
+  auto take = [&](uint32_t id, Gradients::Key key, const Parameter& parameter) {
+    if (id > loss.id_ || !pass.of(id).defined() || result.find(key)) return;
+    Tensor value = std::exchange(pass.of(id), Var()).value();
+    if (!writable(value)) value = value.clone();
+    result.insert(key, parameter, std::move(value));
+  };
   for (const LeafRecord& leaf : leaves_) {
-    if (leaf.node >= g.size() || !g[leaf.node].defined()) continue;
-    Tensor value = g[leaf.node].value();
-    g[leaf.node] = Var();
-    if (!value.is_contiguous() || !value.unique()) value = value.clone();
-    Gradients::Key key =
-        leaf.parameter.defined() ? Gradients::Key{leaf.parameter.id(), ~0u} : Gradients::Key{serial_, leaf.node};
-    result.insert(key, leaf.parameter, std::move(value));
+    const bool named = leaf.parameter.defined();
+    take(leaf.node, named ? Gradients::Key{leaf.parameter.id(), ~0u} : Gradients::Key{serial_, leaf.node},
+         leaf.parameter);
   }
+  for (const Var& value : retained) take(value.id_, {serial_, value.id_}, {});
   return result;
 }
 
@@ -440,18 +547,76 @@ Tape* Tape::tape_of(const char* op, const Var& y) {
 
 std::vector<Var> Tape::gradients(const Var& y, std::span<const Var> xs, const GradOptions& options) {
   check_own("grad", y);
-  auto g = sweep(y, checked_seed("grad", y, options.seed), xs, options.create_graph, false);
+  Var seed = checked_seed("grad", y, options.seed);
+  if (study_) study_->begin_pass(y.id_);
+  Sweep pass = sweep(y, std::move(seed), xs, options.create_graph, false);
+  if (study_) study_->end_pass();
   std::vector<Var> result;
   for (size_t i = 0; i < xs.size(); ++i) {
     const Var& x = xs[i];
-    bool reached = x.tape_ == serial_ && x.id_ < g.size() && g[x.id_].defined();
+    bool reached = x.tape_ == serial_ && x.id_ <= y.id_ && pass.of(x.id_).defined();
     if (!reached && !options.allow_unused) {
       fail("grad: y does not depend on input {} (shape {}{}); with .allow_unused its gradient is undefined", i,
            x.shape(), x.tracked() ? "" : ", a constant: make it a leaf with tape.leaf()");
     }
-    result.push_back(reached ? g[x.id_] : Var());
+    result.push_back(reached ? pass.of(x.id_) : Var());
   }
   return result;
+}
+
+Var Tape::add_fused_node(const char* op, FusedValue&& value, std::span<const Operand> inputs,
+                         std::unique_ptr<detail::FusedRule> rule) {
+  size_t edges = 0;
+  for (const Operand& x : inputs) {
+    if (x.var().tracked()) check_input(op, x.var()), ++edges;
+  }
+  const uint32_t id = push_node(op, value.y, false, inputs[0].site(), edges);
+  rule->y = Var(value.y);
+  for (Tensor& saved : value.saved) rule->saved.emplace_back(std::move(saved));
+  for (const Operand& x : inputs) {
+    rule->inputs.push_back(x.var());
+    if (x.var().tracked()) edges_.push_back({x.var().id_, nullptr});
+  }
+  if (study_) study_->note_fused(id, *rule);
+  nodes_[id].fused = rule.release();
+  return place(std::move(value.y), id);
+}
+
+Var checkpoint(std::function<Var(std::span<const Var>)> f, std::initializer_list<Operand> inputs) {
+  Tensor y;
+  {
+    std::vector<Var> constants;
+    bool tracked = false;
+    for (const Operand& x : inputs) {
+      constants.push_back(x.var().detach());
+      tracked = tracked || x.var().tracked();
+    }
+    // Where no input is tracked f is recorded: what it captures is noticed, and not left without a gradient.
+    std::optional<NoGrad> pause;
+    if (tracked) pause.emplace();
+    const Var value = f(constants);
+    if (value.tracked()) fail("checkpoint: f captures a Parameter or a tracked value; hand it in as an input");
+    y = value.value();
+  }
+  auto recompute = [f](const FusedPass& pass) {
+    Tape inner;
+    std::vector<Var> xs;
+    for (size_t k = 0; k < pass.inputs.size(); ++k) {
+      xs.push_back(pass.needs[k] ? inner.leaf(pass.inputs[k]) : Var(pass.inputs[k]));
+    }
+    Var again = f(xs);
+    std::vector<Tensor> result(xs.size());
+    if (!again.tracked()) return result;
+    const Gradients grads = inner.backward(again, pass.g);
+    for (const Gradients::Entry& entry : grads) {
+      if (entry.parameter.defined()) fail("checkpoint: f captures a Parameter; hand it in as an input");
+    }
+    for (size_t k = 0; k < xs.size(); ++k) {
+      if (const Tensor* g = pass.needs[k] ? grads.find(xs[k]) : nullptr) result[k] = *g;  // else absent
+    }
+    return result;
+  };
+  return record_fused("checkpoint", inputs, {y, {}}, recompute, [f](std::span<const Var> x) { return f(x); });
 }
 
 std::vector<Var> grad(const Var& y, std::span<const Var> xs, const GradOptions& options) {
@@ -501,16 +666,28 @@ NodeInfo Tape::node(uint32_t id) const {
   const Node& node = nodes_[id];
   NodeInfo info{node.op, node.shape, node.dtype, {}, node.site, node.user_site, {}};
   for (uint32_t e = node.first_edge; e < node.first_edge + node.edge_count; ++e) info.inputs.push_back(edges_[e].input);
-  for (const ScopeRecord* scope = node.scope; scope; scope = scope->parent) {
-    std::string part = scope->index < 0 ? std::string(scope->name) : fmt::format("{}[{}]", scope->name, scope->index);
-    info.scope = info.scope.empty() ? part : part + '/' + info.scope;
-  }
+  info.scope = path_of(node.scope);
   return info;
 }
 
-NodeInfo Tape::node(const Var& var) const {
-  if (var.tape_ != serial_) fail("node: the value of shape {} is not on this tape", var.shape());
-  return node(var.id_);
+Site Tape::current_user_site() { return user_site; }
+const Tape::ScopeRecord* Tape::current_scope_record() { return current_scope ? scope_record() : nullptr; }
+
+std::string Tape::path_of(const ScopeRecord* scope) {
+  std::string path;
+  for (; scope; scope = scope->parent) {
+    std::string part = scope->index < 0 ? std::string(scope->name) : fmt::format("{}[{}]", scope->name, scope->index);
+    path = path.empty() ? part : part + '/' + path;
+  }
+  return path;
 }
+
+uint32_t Tape::id(const Var& var) const {
+  if (!var.tracked() || var.tape_ != serial_)
+    fail("tape: the value of shape {} has no node: it is not on this tape", var.shape());
+  return var.id_;
+}
+
+NodeInfo Tape::node(const Var& var) const { return node(id(var)); }
 
 }  // namespace tapedeck

@@ -11,6 +11,7 @@
 
 #include <tapedeck/core/var.h>
 
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -122,10 +123,89 @@ Input(const Operand&, F) -> Input<F>;
 template <class F>
 Input(const Var&, F) -> Input<F>;
 
+// ---- Fused ops ------------------------------------------------------------------------------------------------
+
+// The forward value of a fused op, and what its backward kernel wants to see again.
+struct FusedValue {
+  Tensor y;
+  std::vector<Tensor> saved = {};
+};
+
+// What a fused op's backward kernel is given. It returns one gradient an input, in order; undefined where not needed.
+struct FusedPass {
+  const Tensor& g;  // dense
+  const Tensor& y;
+  std::span<const Tensor> saved;
+  std::span<const Tensor> inputs;
+  std::span<const bool> needs;  // which inputs want a gradient
+};
+
+namespace detail {
+
+struct FusedRule {
+  std::vector<Var> inputs;  // all of them, tracked or not
+  std::vector<Var> saved;
+  Var y;  // a constant
+  virtual std::vector<Tensor> vjp(const FusedPass& pass) = 0;
+  virtual Var definition(std::span<const Var> inputs) = 0;
+  virtual ~FusedRule() = default;
+};
+
+template <class Vjp, class Definition>
+struct FusedRuleOf final : FusedRule {
+  Vjp kernel;
+  Definition composed;
+  FusedRuleOf(Vjp&& v, Definition&& d) : kernel(std::move(v)), composed(std::move(d)) {}
+  std::vector<Tensor> vjp(const FusedPass& pass) override { return kernel(pass); }
+  Var definition(std::span<const Var> x) override { return composed(x); }
+};
+
+}  // namespace detail
+
 // ---- Tape -----------------------------------------------------------------------------------------------------
 
 enum class Keep { nothing, tape };
 struct GradOptions;
+
+enum class Trace { off, on };    // keep every value and gradient, to be printed, exported and stepped through
+enum class Anomaly { off, on };  // stop at the first op that makes a NaN or an Inf, forward or backward
+enum class Profile { off, on };  // count calls, time and bytes by op
+
+struct TapeOptions {
+  Trace trace = Trace::off;
+  Anomaly anomaly = Anomaly::off;
+  Profile profile = Profile::off;
+};
+
+// A value kept for the backward pass of a node.
+struct SavedValue {
+  bool output;  // the node's own result; else an input that a rule captured
+  Shape shape;
+  int64_t bytes;
+};
+
+// With Trace::on: what a node computed and received. A row-major leaf's value is a copy: steps of
+// an optimiser leave it alone.
+struct TracedNode {
+  Tensor value;
+  Tensor gradient;                    // in the last backward pass; undefined: none came
+  std::vector<Tensor> contributions;  // what it passed on to each of NodeInfo::inputs; empty: it was not swept
+  std::vector<SavedValue> saved;
+};
+
+struct ProfileRow {
+  std::string op;
+  int64_t calls = 0, bytes = 0;  // bytes: of results
+  // Forward: since the op recorded before, or the backward pass. Backward: in the op's rules; the ops of a backward
+  // pass that is recorded itself count for themselves.
+  double forward_seconds = 0, backward_seconds = 0;
+};
+
+// A table: op, calls, time forward and backward, share, bytes.
+std::string to_string(const std::vector<ProfileRow>& rows);
+
+// Called with the gradient of a value when it is complete, before its rules run; returns what to go on with.
+using GradientHook = std::function<Var(const Var& g)>;
 
 // What is known about a node, for study and for error messages.
 struct NodeInfo {
@@ -140,7 +220,11 @@ struct NodeInfo {
 
 class Tape {
  public:
-  Tape();
+  Tape() : Tape(TapeOptions{}) {}
+  explicit Tape(const TapeOptions& options);
+  explicit Tape(Trace trace) : Tape(TapeOptions{.trace = trace}) {}
+  explicit Tape(Anomaly anomaly) : Tape(TapeOptions{.anomaly = anomaly}) {}
+  explicit Tape(Profile profile) : Tape(TapeOptions{.profile = profile}) {}
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -159,6 +243,16 @@ class Tape {
   bool consumed() const { return consumed_; }
   NodeInfo node(uint32_t id) const;
   NodeInfo node(const Var& var) const;  // throws for a Var of another tape
+  uint32_t id(const Var& var) const;    // its node; throws for a Var of another tape
+
+  // Gradients of intermediate values. Hooks run in the order they were added, in every pass.
+  void add_hook(const Var& value, GradientHook hook);
+  void retain_gradient(const Var& value);  // backward() then also returns the gradient of this value
+
+  // For study; traced() and profile() throw unless the tape was made for it.
+  bool traces() const;
+  const TracedNode& traced(uint32_t id) const;
+  std::vector<ProfileRow> profile() const;  // the most expensive first
 
   // Engine side: used by record(), grad() and Operand.
   static Tape* recording();  // the tape that records on this thread, or null
@@ -167,6 +261,11 @@ class Tape {
   Var add_node(const char* op, Tensor&& y, Input<F, Add>&... inputs);
   template <class F, class Add>
   Var add_node(const char* op, Tensor&& y, std::span<Input<F, Add>> inputs);
+  Var add_fused_node(const char* op, FusedValue&& value, std::span<const Operand> inputs,
+                     std::unique_ptr<detail::FusedRule> rule);
+  bool studies() const { return study_ != nullptr; }
+  // Profiles the op that has just computed y, and checks y for NaN and Inf.
+  void observe(const char* op, const Tensor& y, std::span<const Var* const> inputs, Site site);
 
  private:
   friend class NoGrad;
@@ -191,6 +290,7 @@ class Tape {
     uint32_t first_edge, edge_count;
     DType dtype;
     Site site, user_site;
+    detail::FusedRule* fused;  // stands for the rules of all edges
     Shape shape;
   };
   // Bump allocation for rules and scope records; everything goes at once.
@@ -212,16 +312,44 @@ class Tape {
   uint32_t push_node(const char* op, const Tensor& y, bool keep_y, Site site, size_t edges);
   template <class F, class Add>
   void push_edge(Input<F, Add>& input);
+  template <class F>
+  void note_saved(const F& rule);
+  void begin_noting();
+  void end_noting();
   Var place(Tensor&& y, uint32_t id) const { return Var(std::move(y), serial_, id); }
   const ScopeRecord* scope_record();
-  std::vector<Var, CachingAllocator<Var>> sweep(const Var& y, Var seed, std::span<const Var> wanted, bool record,
-                                                bool consume);
+
+  // One backward pass over nodes first..y, and the gradients it has gathered for nodes base..y.
+  struct Sweep {
+    bool record, consume;
+    uint32_t base;
+    std::vector<Var, CachingAllocator<Var>> g;
+    std::vector<bool, CachingAllocator<bool>> keep;
+
+    Var& of(uint32_t id) { return g[id - base]; }
+  };
+  Sweep sweep(const Var& y, Var seed, std::span<const Var> wanted, bool record, bool consume, uint32_t base = 0,
+              uint32_t first = 0);
+  void run_rules(Sweep& pass, const Node& node, uint32_t id, const Var& g);
+  void run_fused(Sweep& pass, const Node& node, uint32_t id, const Var& g);
+  void run_definition(Sweep& pass, const Node& node, uint32_t id, const Var& g);
+  void pass_on(Sweep& pass, const Node& node, uint32_t id, uint32_t edge, const Var& g, Var gx);
+  Var checked_term(const Node& node, uint32_t id, uint32_t edge, const Var& g, const Var& gx);
   static Tape* tape_of(const char* op, const Var& y);
   std::vector<Var> gradients(const Var& y, std::span<const Var> xs, const GradOptions& options);
   Var checked_seed(const char* op, const Var& y, const Var& seed) const;
   void check_own(const char* op, const Var& y) const;
   void drop_rules(uint32_t node);
   std::string place_of(const Node& node) const;
+  static std::string path_of(const ScopeRecord* scope);
+  static Site current_user_site();
+  const ScopeRecord* current_scope_record();
+
+  struct Study;
+  Study& study();
+  const Study& study_for(const char* what, bool made_for) const;
+  void note_contribution(const Node& node, uint32_t id, uint32_t edge, const Var& g, const Var& term);
+  Var note_gradient(const Node& node, uint32_t id, const Var& g);
 
   struct LeafRecord {
     uint32_t node;
@@ -239,6 +367,7 @@ class Tape {
                      CachingAllocator<std::pair<const uint64_t, uint32_t>>>
       parameter_nodes_;  // identity -> leaf
   Arena arena_;
+  std::unique_ptr<Study> study_;  // only where something is studied
 };
 
 // Nodes on this thread's live tapes.
@@ -263,6 +392,12 @@ template <class... F, class... Add>
 Var record(const char* op, Tensor y, Input<F, Add>... inputs) {
   if (detail::on_op) detail::on_op(op);
   Tape* tape = Tape::recording();
+  if (tape && tape->studies()) [[unlikely]] {
+    const Var* all[] = {inputs.x...};
+    Site site{};
+    ((site.file ? void() : void(site = inputs.site)), ...);
+    tape->observe(op, y, all, site);
+  }
   if (!tape || !(inputs.x->tracked() || ...)) return Var(std::move(y));
   return tape->add_node(op, std::move(y), inputs...);
 }
@@ -274,6 +409,11 @@ Var record(const char* op, Tensor y, std::span<Input<F, Add>> inputs) {
   Tape* tape = Tape::recording();
   bool tracked = false;
   for (const Input<F, Add>& input : inputs) tracked = tracked || input.x->tracked();
+  if (tape && tape->studies()) [[unlikely]] {
+    std::vector<const Var*> all;
+    for (const Input<F, Add>& input : inputs) all.push_back(input.x);
+    tape->observe(op, y, all, inputs.empty() ? Site{} : inputs[0].site);
+  }
   if (!tape || !tracked) return Var(std::move(y));
   return tape->add_node(op, std::move(y), inputs);
 }
@@ -281,6 +421,8 @@ Var record(const char* op, Tensor y, std::span<Input<F, Add>> inputs) {
 // For ops declared non-differentiable (comparisons, argmax): the result is a constant.
 inline Var record_constant(const char* op, Tensor y) {
   if (detail::on_op) detail::on_op(op);
+  if (Tape* tape = Tape::recording(); tape && tape->studies()) [[unlikely]]
+    tape->observe(op, y, {}, {});
   return Var(std::move(y));
 }
 
@@ -289,8 +431,18 @@ void Tape::push_edge(Input<F, Add>& input) {
   if (!input.x->tracked()) return;
   using Rule = detail::RuleOf<F, Add>;
   static_assert(alignof(Rule) <= 16);
+  if (studies()) [[unlikely]]
+    note_saved(input.vjp);
   void* memory = arena_.allocate(sizeof(Rule));
   edges_.push_back({input.x->id_, new (memory) Rule(std::move(input.vjp), std::move(input.add))});
+}
+
+// Copies the rule to see which Vars it holds.
+template <class F>
+void Tape::note_saved(const F& rule) {
+  begin_noting();
+  { [[maybe_unused]] F copy = rule; }
+  end_noting();
 }
 
 template <class... F, class... Add>
@@ -318,6 +470,37 @@ Var Tape::add_node(const char* op, Tensor&& y, std::span<Input<F, Add>> inputs) 
   for (Input<F, Add>& input : inputs) push_edge(input);
   return place(std::move(y), id);
 }
+
+// An op with hand-written kernels, and the composition of small ops that defines it:
+//
+//   record_fused("name", {a, b}, FusedValue{y, {saved}},
+//                [](const FusedPass& pass) { return std::vector{grad_a, grad_b}; },   // kernels on tensors
+//                [](std::span<const Var> x) { return ...; });                         // the same function of x, by ops
+//
+// The definition is the oracle of its tests, the text that a student reads, and the way to higher order: where the
+// backward pass is recorded, the engine records the definition on an alias of each input and sweeps that. Both lambdas
+// may capture settings but no Var: a tracked value that is not an input is an error. No randomness inside.
+template <class Vjp, class Definition>
+Var record_fused(const char* op, std::initializer_list<Operand> inputs, FusedValue value, Vjp vjp,
+                 Definition definition) {
+  if (detail::on_op) detail::on_op(op);
+  Tape* tape = Tape::recording();
+  bool tracked = false;
+  for (const Operand& x : inputs) tracked = tracked || x.var().tracked();
+  if (tape && tape->studies()) [[unlikely]] {
+    std::vector<const Var*> all;
+    for (const Operand& x : inputs) all.push_back(&x.var());
+    tape->observe(op, value.y, all, inputs.size() ? inputs.begin()->site() : Site{});
+  }
+  if (!tape || !tracked) return Var(std::move(value.y));
+  return tape->add_fused_node(
+      op, std::move(value), std::span(inputs.begin(), inputs.size()),
+      std::make_unique<detail::FusedRuleOf<Vjp, Definition>>(std::move(vjp), std::move(definition)));
+}
+
+// f(inputs), whose intermediate values are not kept: the backward pass computes them again. f reaches tracked values
+// and parameters through its inputs only. (Chen et al. 2016, arXiv:1604.06174)
+Var checkpoint(std::function<Var(std::span<const Var>)> f, std::initializer_list<Operand> inputs);
 
 // Nothing records on this thread while one lives. Restores what was, also when an exception passes.
 class NoGrad {

@@ -14,12 +14,25 @@ struct Site {
 class Parameter;
 class Tape;
 
+namespace detail {
+// While set, every copy of a Var on this thread adds its value: how a traced tape learns what a rule has captured.
+extern constinit thread_local std::vector<Tensor>* copied_values;
+}  // namespace detail
+
 // A tensor that may be on a tape. A Tensor converts to a constant Var. Cheap to copy.
 class Var {
  public:
   Var() = default;                  // undefined
   Var(Tensor value);                // a constant
   Var(const Parameter& parameter);  // its leaf on the recording tape; a constant where nothing records
+  Var(const Var& other) : value_(other.value_), tape_(other.tape_), id_(other.id_), version_(other.version_) {
+    if (detail::copied_values) [[unlikely]]
+      note_copy();
+  }
+  Var(Var&& other) noexcept = default;
+  Var& operator=(const Var& other) = default;
+  Var& operator=(Var&& other) noexcept = default;
+  ~Var() = default;
 
   bool defined() const { return value_.defined(); }
   // Throws if the value was changed in place since this Var was made: a gradient computed from it would be wrong.
@@ -43,6 +56,7 @@ class Var {
   friend class Gradients;
   Var(Tensor value, uint64_t tape, uint32_t id);
   [[noreturn]] void changed_in_place() const;
+  void note_copy() const;
 
   Tensor value_;
   uint64_t tape_ = 0;  // serial number of the tape, never reused; 0: a constant

@@ -38,6 +38,7 @@ TrainResult train(Adam& optimizer, const std::function<Batch(int64_t)>& batch,
     result.steps = step;
     result.tokens += examples.tokens;
     if (progress) progress->update(step, result.loss, examples.tokens);
+    if (options.on_step) options.on_step(result);
     if ((step % options.validate_every == 0 || step == options.steps) && validate(step)) break;
   }
   if (progress) progress->finish();

@@ -27,18 +27,23 @@ TAPEDECK_INLINE void for_each_vector(int64_t n, Update update) {
 
 template <class T>
 struct AdamFactors {
-  T weight_decay, beta1, rate1, beta2, rate2, step, root, eps;
+  T shrink, weight_decay, beta1, rate1, beta2, rate2, step, root, eps;
 };
 
+// `largest` is null without amsgrad.
 template <class T>
-TAPEDECK_KERNEL void adam_kernel(T* p, const T* grad, T* m, T* v, int64_t n, const AdamFactors<T> k) {
+TAPEDECK_KERNEL void adam_kernel(T* p, const T* grad, T* m, T* v, T* largest, int64_t n, const AdamFactors<T> k) {
   for_each_vector<T>(n, [=](auto load, auto store) {
-    auto x = load(p);
+    auto x = k.shrink * load(p);
     auto g = load(grad) + k.weight_decay * x;
     auto first = k.beta1 * load(m) + k.rate1 * g;
     auto second = k.beta2 * load(v) + k.rate2 * g * g;
     store(m, first);
     store(v, second);
+    if (largest) {
+      second = simd::max(load(largest), second);
+      store(largest, second);
+    }
     store(p, x - k.step * first / (simd::sqrt(second) * k.root + k.eps));
   });
 }
@@ -73,6 +78,14 @@ TAPEDECK_KERNEL double square_sum(const T* x, int64_t n) {
   }
   for (int64_t j = 0; i < n; ++i, ++j) part[j] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
+}
+
+// max |x|; NaN if there is one.
+template <class T>
+double largest_magnitude(const T* x, int64_t n) {
+  T best = 0;
+  for (int64_t i = 0; i < n; ++i) best = simd::max(best, simd::abs(x[i]));
+  return static_cast<double>(best);
 }
 
 // ---- What both optimisers share ----
@@ -129,24 +142,40 @@ Tensor zeros_like(const Parameter& parameter) { return Tensor::zeros(parameter.s
 // ---- Adam ----
 
 Adam::Adam(std::vector<NamedParameter> parameters, const AdamOptions& options)
-    : options_(options), parameters_(checked("Adam", std::move(parameters))) {
-  check_range("Adam", "lr", options.lr, infinity);
-  check_range("Adam", "beta1", options.beta1, 1);
-  check_range("Adam", "beta2", options.beta2, 1);
-  check_range("Adam", "eps", options.eps, infinity);
-  check_range("Adam", "weight_decay", options.weight_decay, infinity);
-  for (const auto& [name, parameter] : parameters_) states_.push_back({zeros_like(parameter), zeros_like(parameter)});
+    : Adam(std::move(parameters), options, "Adam", false) {}
+
+Adam::Adam(std::vector<NamedParameter> parameters, const AdamOptions& options, const char* name, bool decoupled)
+    : name_(name), decoupled_(decoupled), options_(options), parameters_(checked(name, std::move(parameters))) {
+  check_range(name, "lr", options.lr, infinity);
+  check_range(name, "beta1", options.beta1, 1);
+  check_range(name, "beta2", options.beta2, 1);
+  check_range(name, "eps", options.eps, infinity);
+  check_range(name, "weight_decay", options.weight_decay, infinity);
+  for (const auto& [path, parameter] : parameters_) {
+    states_.push_back(
+        {zeros_like(parameter), zeros_like(parameter), options.amsgrad ? zeros_like(parameter) : Tensor()});
+  }
 }
 
+AdamW::AdamW(std::vector<NamedParameter> parameters, const AdamWOptions& o)
+    : Adam(std::move(parameters),
+           {.lr = o.lr,
+            .beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .eps = o.eps,
+            .weight_decay = o.weight_decay,
+            .amsgrad = o.amsgrad},
+           "AdamW", true) {}
+
 void Adam::set_lr(double lr) {
-  check_range("Adam", "lr", lr, infinity);
+  check_range(name_, "lr", lr, infinity);
   options_.lr = lr;
 }
 
 void Adam::step(const Gradients& grads) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (const Tensor* grad = grads.find(parameters_[i].parameter)) {
-      check_step("Adam", parameters_[i], *grad, &states_[i].m);
+      check_step(name_, parameters_[i], *grad, &states_[i].m);
     }
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -155,8 +184,10 @@ void Adam::step(const Gradients& grads) {
     if (!grad) continue;
     State& state = states_[i];
     double t = static_cast<double>(++state.step);
-    dispatch_floating("Adam", parameter.dtype(), [&]<class T> {
-      AdamFactors<T> factors{static_cast<T>(options_.weight_decay),
+    const double decay = options_.weight_decay;
+    dispatch_floating(name_, parameter.dtype(), [&]<class T> {
+      AdamFactors<T> factors{static_cast<T>(decoupled_ ? 1 - options_.lr * decay : 1),
+                             static_cast<T>(decoupled_ ? 0 : decay),
                              static_cast<T>(options_.beta1),
                              static_cast<T>(1 - options_.beta1),
                              static_cast<T>(options_.beta2),
@@ -166,7 +197,8 @@ void Adam::step(const Gradients& grads) {
                              static_cast<T>(options_.eps)};
       Tensor g = grad->contiguous();
       update_dense<T>(parameter, [&](T* p) {
-        adam_kernel(p, g.data<T>(), state.m.mutable_data<T>(), state.v.mutable_data<T>(), g.numel(), factors);
+        adam_kernel(p, g.data<T>(), state.m.mutable_data<T>(), state.v.mutable_data<T>(),
+                    options_.amsgrad ? state.u.mutable_data<T>() : nullptr, g.numel(), factors);
       });
     });
   }
@@ -178,6 +210,7 @@ NamedTensors Adam::state() const {
     const std::string& name = parameters_[i].name;
     result.emplace_back(name + ".exp_avg", states_[i].m.clone());
     result.emplace_back(name + ".exp_avg_sq", states_[i].v.clone());
+    if (options_.amsgrad) result.emplace_back(name + ".max_exp_avg_sq", states_[i].u.clone());
     result.emplace_back(name + ".step", Tensor::full({}, states_[i].step, DType::i64));
   }
   return result;
@@ -191,9 +224,10 @@ void Adam::load_state(const NamedTensors& state) {
     steps.push_back(Tensor::zeros({}, DType::i64));
     targets.push_back({{name + ".exp_avg"}, states_[i].m});
     targets.push_back({{name + ".exp_avg_sq"}, states_[i].v});
+    if (options_.amsgrad) targets.push_back({{name + ".max_exp_avg_sq"}, states_[i].u});
     targets.push_back({{name + ".step"}, steps[i]});
   }
-  detail::restore("Adam: the state", state, targets);
+  detail::restore(fmt::format("{}: the state", name_), state, targets);
   for (size_t i = 0; i < steps.size(); ++i) states_[i].step = *steps[i].data<int64_t>();
 }
 
@@ -305,19 +339,22 @@ namespace {
 
 }  // namespace
 
-double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& grads, double max_norm) {
+double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& grads, double max_norm, NormKind kind) {
   if (!(max_norm >= 0)) fail("clip_grad_norm: max_norm must be a number >= 0, got {}", max_norm);
-  double squares = 0;
+  double squares = 0, largest = 0;
   for (const NamedParameter& p : parameters) {
     const Tensor* grad = grads.find(p.parameter);
     if (!grad) continue;
     dispatch_floating("clip_grad_norm", grad->dtype(), [&]<class T> {
       Tensor g = grad->contiguous();
-      squares += square_sum(g.data<T>(), g.numel());
+      if (kind == NormKind::l2)
+        squares += square_sum(g.data<T>(), g.numel());
+      else
+        largest = simd::max(largest, largest_magnitude(g.data<T>(), g.numel()));
     });
   }
-  if (!std::isfinite(squares)) report_norm(parameters, grads);
-  double norm = std::sqrt(squares);
+  if (!std::isfinite(squares) || !std::isfinite(largest)) report_norm(parameters, grads);
+  double norm = kind == NormKind::l2 ? std::sqrt(squares) : largest;
   double factor = max_norm / (norm + 1e-6);
   if (factor < 1) {
     for (const NamedParameter& p : parameters) {

@@ -21,12 +21,13 @@ struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999;  // in 0..1, 1 excluded
   double eps = 1e-8;                  // outside the root, after the bias correction
   double weight_decay = 0;            // added to the gradient: g + weight_decay p
+  bool amsgrad = false;               // the largest v so far in place of v (Reddi et al. 2018, arXiv:1904.09237)
 };
 
 // Adam (Kingma & Ba 2015, arXiv:1412.6980), as PyTorch computes it. At a parameter's step t = 1, 2, ...:
 //   g = grad + weight_decay p
 //   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
-//   p = p - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
+//   p = p - lr m / (1 - beta1^t) / (sqrt(u / (1 - beta2^t)) + eps),   u = v, with amsgrad u = max(u, v)
 class Adam {
  public:
   // Throws on no parameters, and on options outside their range, naming the option.
@@ -44,20 +45,43 @@ class Adam {
   const AdamOptions& options() const { return options_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
 
-  // Copies of what step() needs beside options and parameters: PATH.exp_avg (m), PATH.exp_avg_sq (v), PATH.step (i64).
+  // Copies of what step() needs beside options and parameters: PATH.exp_avg (m), PATH.exp_avg_sq (v),
+  // PATH.max_exp_avg_sq (u; with amsgrad only), PATH.step (i64).
   NamedTensors state() const;
   // Continues from such a state. Throws, before anything changes, a list of all names that are missing, unknown, or of
   // another shape or dtype.
   void load_state(const NamedTensors& state);
 
+ protected:
+  Adam(std::vector<NamedParameter> parameters, const AdamOptions& options, const char* name, bool decoupled);
+
  private:
   struct State {
-    Tensor m, v;
+    Tensor m, v, u;  // u: with amsgrad only
     int64_t step = 0;
   };
+  const char* name_;
+  bool decoupled_;  // weight decay acts on the parameter and not on the gradient
   AdamOptions options_;
   std::vector<NamedParameter> parameters_;
   std::vector<State> states_;  // one a parameter
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;  // before the step: p = p - lr weight_decay p
+  bool amsgrad = false;
+};
+
+// Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101): decay shrinks the parameter and leaves
+// the gradient, and so m and v, alone. State as Adam's.
+class AdamW : public Adam {
+ public:
+  template <Module M>
+  explicit AdamW(const M& module, const AdamWOptions& options = {}) : AdamW(named_parameters(module), options) {}
+  explicit AdamW(std::vector<NamedParameter> parameters, const AdamWOptions& options = {});
 };
 
 struct SgdOptions {
@@ -103,15 +127,18 @@ class Sgd {
   std::vector<State> states_;  // one a parameter; none without momentum
 };
 
+enum class NormKind { l2, inf };
+
 // Clips by the global norm and returns the norm before (Pascanu et al. 2013, arXiv:1211.5063):
-//   norm = sqrt(sum g^2) over all parameters' gradients,   g = g min(1, max_norm / (norm + 1e-6))
+//   norm = sqrt(sum g^2), or max |g|, over all parameters' gradients,   g = g min(1, max_norm / (norm + 1e-6))
 // Squares add up in f64 in listing order. Absent gradients, and gradients of other parameters, stay out. A norm that is
 // not finite throws, naming parameter, index and value, with nothing touched. max_norm may be infinite: it only
 // measures. The span holds each parameter once, as named_parameters and an optimiser's parameters() do.
-double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& grads, double max_norm);
+double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& grads, double max_norm,
+                      NormKind kind = NormKind::l2);
 template <Module M>
-double clip_grad_norm(const M& module, Gradients& grads, double max_norm) {
-  return clip_grad_norm(named_parameters(module), grads, max_norm);
+double clip_grad_norm(const M& module, Gradients& grads, double max_norm, NormKind kind = NormKind::l2) {
+  return clip_grad_norm(named_parameters(module), grads, max_norm, kind);
 }
 
 }  // namespace tapedeck

@@ -200,4 +200,54 @@ Var index_add(Operand x, int64_t extent, int64_t dim, Operand index) {
                 Input{x, [d, index = index.var()](const Var& g) { return index_select(g, d, index); }});
 }
 
+Var scatter_add(Operand x, int64_t dim, Operand index, Operand src) {
+  UserSite here(x);
+  int d = normalize_dim("scatter_add", dim, x.rank());
+  if (x.dtype() != src.dtype() || !is_floating(x.dtype())) {
+    fail("scatter_add: expected x and src of one floating dtype, got {} {} and {} {}", x.dtype(), x.shape(),
+         src.dtype(), src.shape());
+  }
+  check_gather("scatter_add", x.shape(), index, d);
+  if (src.shape() != index.shape()) {
+    fail("scatter_add: index {} and src {} differ (x is {})", index.shape(), src.shape(), x.shape());
+  }
+  checked_indices("scatter_add", index, x.shape()[d]);
+  return x + gather_adjoint(src, x.shape(), d, index);
+}
+
+Var one_hot(Operand ids, int64_t classes, DType dtype) {
+  if (classes < 1) fail("one_hot: expected at least one class, got {}", classes);
+  Tensor dense = checked_indices("one_hot", ids, classes);
+  Shape shape = ids.shape();
+  shape.push_back(classes);
+  Tensor y = Tensor::zeros(shape, dtype);
+  dispatch(dtype, [&]<class T> {
+    T* p = y.mutable_data<T>();
+    const int64_t* id = dense.data<int64_t>();
+    for (int64_t i = 0; i < dense.numel(); ++i) p[i * classes + id[i]] = T{1};
+  });
+  return record_constant("one_hot", std::move(y));
+}
+
+void index_put_(Tensor& target, int64_t dim, const Tensor& index, const Tensor& source, bool accumulate) {
+  int d = normalize_dim("index_put_", dim, target.rank());
+  Shape expected = target.shape();
+  expected[d] = index.numel();
+  if (index.rank() != 1 || source.shape() != expected || source.dtype() != target.dtype()) {
+    fail("index_put_: expected an index of rank 1 and a source {} {}, got {} and {} {}", target.dtype(), expected,
+         index.shape(), source.dtype(), source.shape());
+  }
+  Tensor dense = checked_indices("index_put_", index, target.shape()[d]);
+  // A source in the same memory is read as it was before.
+  const Tensor rows = source.shares_storage(target) ? source.clone() : source;
+  const int64_t* p = dense.data<int64_t>();
+  for (int64_t j = 0; j < dense.numel(); ++j) {
+    Tensor row = target.select(d, p[j]);
+    if (accumulate)
+      row.add_(rows.select(d, j));
+    else
+      row.copy_(rows.select(d, j));
+  }
+}
+
 }  // namespace tapedeck

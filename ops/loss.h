@@ -23,4 +23,17 @@ struct CrossEntropyOptions {
 // and value.
 Var cross_entropy(Operand logits, Operand targets, const CrossEntropyOptions& options = {});
 
+// Negative log likelihood of log probabilities (..., C) against class ids (...): l = -log_p_target. Options as above,
+// without label smoothing.
+Var nll(Operand log_p, Operand targets, std::optional<int64_t> ignore_index = std::nullopt,
+        Reduction reduction = Reduction::mean);
+
+// Elementwise losses of floating tensors of one shape and dtype; mean divides by the number of elements (0 over none).
+Var mse(Operand x, Operand target, Reduction reduction = Reduction::mean);  // (x - t)^2
+Var l1(Operand x, Operand target, Reduction reduction = Reduction::mean);   // |x - t|
+// Binary cross entropy of sigmoid(x) with t in 0..1, without overflow: softplus(x) - x t
+Var bce_with_logits(Operand x, Operand target, Reduction reduction = Reduction::mean);
+// Kullback-Leibler divergence of probabilities `target` from log probabilities x: t (ln t - x), 0 where t = 0.
+Var kl_div(Operand x, Operand target, Reduction reduction = Reduction::mean);
+
 }  // namespace tapedeck

@@ -1,7 +1,12 @@
 #include <tapedeck/core/blas.h>
 #include <tapedeck/core/kernels.h>
 #include <tapedeck/ops/matmul.h>
+#include <tapedeck/ops/reduce.h>
 #include <tapedeck/ops/shape.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
 
 namespace tapedeck {
 namespace {
@@ -153,6 +158,115 @@ Var linear(Operand x, Operand weight) {
   return record("linear", linear_value(x.value(), weight.value(), nullptr),
                 Input{x, [w = weight.var()](const Var& g) { return matmul(g, w); }},
                 Input{weight, [x = x.var()](const Var& g) { return matmul(transpose(as_matrix(g)), as_matrix(x)); }});
+}
+
+namespace {
+
+struct Equation {
+  std::string a, b, out;
+};
+
+Equation parse_equation(std::string_view text) {
+  Equation e;
+  std::string* side = &e.a;
+  bool arrow = false, comma = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == ' ') continue;
+    if (c == ',' && !comma && !arrow) {
+      comma = true;
+      side = &e.b;
+    } else if (c == '-' && i + 1 < text.size() && text[i + 1] == '>' && comma && !arrow) {
+      arrow = true;
+      side = &e.out;
+      ++i;
+    } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+      if (side->find(c) != std::string::npos) {
+        fail("einsum: the letter {} occurs twice in one part of \"{}\": diagonals are not supported", c, text);
+      }
+      *side += c;
+    } else {
+      fail("einsum: unexpected '{}' in \"{}\"; expected letters, as in \"ij,jk->ik\"", c, text);
+    }
+  }
+  if (!comma) fail("einsum: expected two operands, as in \"ij,jk->ik\", got \"{}\"", text);
+  if (!arrow) {
+    for (char c : e.a + e.b) {
+      if ((e.a + e.b).find(c) == (e.a + e.b).rfind(c)) e.out += c;
+    }
+    std::sort(e.out.begin(), e.out.end());
+  }
+  for (char c : e.out) {
+    if ((e.a + e.b).find(c) == std::string::npos)
+      fail("einsum: no operand has the result's letter {} in \"{}\"", c, text);
+  }
+  return e;
+}
+
+bool has(const std::string& letters, char c) { return letters.find(c) != std::string::npos; }
+
+// x with its axes in the order of `letters`, grouped into three.
+Var grouped(const Var& x, const std::string& axes, const std::string (&groups)[3], const std::string& all) {
+  std::vector<int64_t> order;
+  for (char c : all) order.push_back(static_cast<int64_t>(axes.find(c)));
+  Var y = permute(x, order);
+  Shape shape;
+  int axis = 0;
+  for (const std::string& group : groups) {
+    int64_t n = 1;
+    for (size_t i = 0; i < group.size(); ++i) n *= y.shape()[axis++];
+    shape.push_back(n);
+  }
+  return reshape(y, shape);
+}
+
+}  // namespace
+
+Var einsum(std::string_view equation, Operand a, Operand b) {
+  UserSite here(a.site().file ? a.site() : b.site());
+  const Equation e = parse_equation(equation);
+  if (a.dtype() != b.dtype() || !is_floating(a.dtype())) {
+    fail("einsum: expected two floating tensors of one dtype, got {} {} and {} {}", a.dtype(), a.shape(), b.dtype(),
+         b.shape());
+  }
+  if (static_cast<int>(e.a.size()) != a.rank() || static_cast<int>(e.b.size()) != b.rank()) {
+    fail("einsum: \"{}\" does not name the axes of a {}, b {}", equation, a.shape(), b.shape());
+  }
+  for (size_t i = 0; i < e.a.size(); ++i) {
+    size_t j = e.b.find(e.a[i]);
+    if (j != std::string::npos && a.shape()[static_cast<int>(i)] != b.shape()[static_cast<int>(j)]) {
+      fail("einsum: axis {} has {} in a {} and {} in b {}", e.a[i], a.shape()[static_cast<int>(i)], a.shape(),
+           b.shape()[static_cast<int>(j)], b.shape());
+    }
+  }
+  // Letters of one operand that the result lacks are summed first; the rest is a batched product.
+  std::string only_a, only_b, batch, inner, free_a, free_b;
+  for (char c : e.a) (has(e.b, c) ? (has(e.out, c) ? batch : inner) : has(e.out, c) ? free_a : only_a) += c;
+  for (char c : e.b) {
+    if (!has(e.a, c)) (has(e.out, c) ? free_b : only_b) += c;
+  }
+  auto sum_out = [](const Operand& x, std::string& letters, const std::string& gone) {
+    Var y = x.var();
+    for (char c : gone) {
+      const size_t i = letters.find(c);
+      y = sum(y, static_cast<int64_t>(i));
+      letters.erase(i, 1);
+    }
+    return y;
+  };
+  std::string letters_a = e.a, letters_b = e.b;
+  Var x = sum_out(a, letters_a, only_a), y = sum_out(b, letters_b, only_b);
+  Var product = bmm(grouped(x, letters_a, {batch, free_a, inner}, batch + free_a + inner),
+                    grouped(y, letters_b, {batch, inner, free_b}, batch + inner + free_b));
+  const std::string have = batch + free_a + free_b;
+  Shape shape;
+  for (char c : have) {
+    const size_t i = e.a.find(c);
+    shape.push_back(i != std::string::npos ? a.shape()[static_cast<int>(i)] : b.shape()[static_cast<int>(e.b.find(c))]);
+  }
+  std::vector<int64_t> order;
+  for (char c : e.out) order.push_back(static_cast<int64_t>(have.find(c)));
+  return permute(reshape(product, shape), order);
 }
 
 }  // namespace tapedeck

@@ -16,4 +16,9 @@ Var bmm(Operand a, Operand b);
 Var linear(Operand x, Operand weight, Operand bias);
 Var linear(Operand x, Operand weight);
 
+// Einstein summation of two operands: einsum("bij,bjk->bik", a, b). A letter names an axis; letters that are not in the
+// result are summed over. Without "->" the result has the letters that occur once, in alphabetical order. Throws on a
+// letter that occurs twice in one operand, on extents that disagree, and on a result letter that no operand has.
+Var einsum(std::string_view equation, Operand a, Operand b);
+
 }  // namespace tapedeck

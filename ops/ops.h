@@ -6,6 +6,7 @@
 #include <tapedeck/ops/index.h>
 #include <tapedeck/ops/loss.h>
 #include <tapedeck/ops/matmul.h>
+#include <tapedeck/ops/norm.h>
 #include <tapedeck/ops/reduce.h>
 #include <tapedeck/ops/shape.h>
 #include <tapedeck/ops/softmax.h>

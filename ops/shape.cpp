@@ -1,3 +1,4 @@
+#include <tapedeck/ops/index.h>
 #include <tapedeck/ops/shape.h>
 
 #include <algorithm>
@@ -176,6 +177,48 @@ std::vector<Var> split(Operand x, std::initializer_list<int64_t> sizes, int64_t 
     start += size;
   }
   return parts;
+}
+
+std::vector<Var> chunk(Operand x, int64_t count, int64_t dim) {
+  int d = normalize_dim("chunk", dim, x.rank());
+  const int64_t extent = x.shape()[d];
+  if (count < 1 || count > std::max<int64_t>(extent, 1)) {
+    fail("chunk: expected 1 to {} parts of axis {} of shape {}, got {}", extent, dim, x.shape(), count);
+  }
+  std::vector<Var> parts;
+  int64_t start = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t stop = start + extent / count + (k < extent % count ? 1 : 0);
+    parts.push_back(slice(x, d, start, stop));
+    start = stop;
+  }
+  return parts;
+}
+
+Var flip(Operand x, int64_t dim) {
+  int d = normalize_dim("flip", dim, x.rank());
+  const int64_t n = x.shape()[d];
+  Tensor order = Tensor::empty({n}, DType::i64);
+  int64_t* p = order.mutable_data<int64_t>();
+  for (int64_t i = 0; i < n; ++i) p[i] = n - 1 - i;
+  return index_select(x, d, order);
+}
+
+Var roll(Operand x, int64_t shift, int64_t dim) {
+  int d = normalize_dim("roll", dim, x.rank());
+  const int64_t n = x.shape()[d];
+  if (n == 0) return x.var();
+  const int64_t cut = ((-shift) % n + n) % n;  // what comes first in the result
+  return cat({slice(x, d, cut, n), slice(x, d, 0, cut)}, d);
+}
+
+Var pad(Operand x, int64_t dim, int64_t before, int64_t after, Scalar value) {
+  int d = normalize_dim("pad", dim, x.rank());
+  if (before < 0 || after < 0) fail("pad: expected before >= 0 and after >= 0, got {} and {}", before, after);
+  Shape front = x.shape(), back = x.shape();
+  front[d] = before;
+  back[d] = after;
+  return cat({Tensor::full(front, value, x.dtype()), x, Tensor::full(back, value, x.dtype())}, d);
 }
 
 Var contiguous(Operand x) {

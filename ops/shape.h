@@ -43,6 +43,17 @@ Var stack(std::initializer_list<Operand> parts, int64_t dim = 0);
 std::vector<Var> split(Operand x, int64_t size, int64_t dim = 0);
 std::vector<Var> split(Operand x, std::initializer_list<int64_t> sizes, int64_t dim = 0);
 
+// `count` slices along `dim`, as equal as possible: the first ones may be one longer. Throws unless 1 <= count <=
+// extent.
+std::vector<Var> chunk(Operand x, int64_t count, int64_t dim = 0);
+
+// The order along one axis reversed; or moved on by `shift` places, what falls off one end coming in at the other.
+Var flip(Operand x, int64_t dim);
+Var roll(Operand x, int64_t shift, int64_t dim);
+
+// `before` and `after` more elements of `value` along one axis; both >= 0.
+Var pad(Operand x, int64_t dim, int64_t before, int64_t after, Scalar value = 0);
+
 // x itself if row-major, else a row-major copy.
 Var contiguous(Operand x);
 

@@ -1,6 +1,7 @@
 #include <tapedeck/core/kernels.h>
 #include <tapedeck/ops/elementwise.h>
 #include <tapedeck/ops/reduce.h>
+#include <tapedeck/ops/rows.h>
 #include <tapedeck/ops/softmax.h>
 
 #include <algorithm>
@@ -10,39 +11,8 @@
 namespace tapedeck {
 namespace {
 
-// Sum of the first n lanes, in f64.
-template <class T>
-TAPEDECK_INLINE double sum_lanes(simd::Vec<T> v) {
-  double total = 0;
-  for (size_t i = 0; i < simd::Lanes<T>::width; ++i) total += static_cast<double>(v[i]);
-  return total;
-}
-
-template <class T>
-TAPEDECK_INLINE T row_max(const T* x, int64_t n) {
-  T top = -std::numeric_limits<T>::infinity();
-  for (int64_t i = 0; i < n; ++i) top = x[i] > top || x[i] != x[i] ? x[i] : top;
-  return top;
-}
-
-// y = exp(x - top); returns the sum.
-template <class T>
-TAPEDECK_INLINE double exp_row(T* y, const T* x, T top, int64_t n) {
-  constexpr int64_t width = static_cast<int64_t>(simd::Lanes<T>::width);
-  double total = 0;
-  int64_t i = 0;
-  for (; i + width <= n; i += width) {
-    simd::Vec<T> e = simd::exp(simd::load(x + i) - top);
-    simd::store(y + i, e);
-    total += sum_lanes<T>(e);
-  }
-  if (i < n) {
-    simd::Vec<T> e = simd::exp(simd::load(x + i, static_cast<size_t>(n - i)) - top);
-    simd::store(y + i, e, static_cast<size_t>(n - i));
-    for (int64_t j = i; j < n; ++j) total += static_cast<double>(y[j]);
-  }
-  return total;
-}
+using rows::exp_row;
+using rows::row_max;
 
 template <class T>
 TAPEDECK_KERNEL void softmax_rows(T* y, const T* x, int64_t rows, int64_t n) {

@@ -1,6 +1,7 @@
 #include "op_samples.h"
 
 #include <tapedeck/models/seq2seq.h>
+#include <tapedeck/nn/layer_norm.h>
 #include <tapedeck/ops/ops.h>
 
 namespace tapedeck::samples {
@@ -34,6 +35,13 @@ ModuleCase linear_layer() {
   Rng rng(6);
   Linear layer(3, 4, rng, {.dtype = DType::f64});
   return checked(layer, [=](In x) { return layer(x[0]); }, {{"x", drawn(real({2, 2, 3}), 7)}});
+}
+
+ModuleCase layer_norm_layer(bool bias) {
+  LayerNorm layer(4, {.eps = 1e-3, .bias = bias, .dtype = DType::f64});
+  layer.weight.mutable_value().copy_(drawn(positive({4}), 20));
+  if (bias) layer.bias.mutable_value().copy_(drawn(real({4}), 21));
+  return checked(layer, [=](In x) { return layer(x[0]); }, {{"x", drawn(real({2, 3, 4}), 22)}});
 }
 
 ModuleCase embedding_layer() {
@@ -96,6 +104,8 @@ const std::vector<ModuleSample>& module_samples() {
   static const std::vector<ModuleSample> samples = {
       {"two layers and cross entropy", two_layers},
       {"Linear", linear_layer},
+      {"LayerNorm", [] { return layer_norm_layer(true); }},
+      {"LayerNorm (no bias)", [] { return layer_norm_layer(false); }},
       {"Embedding", embedding_layer},
       {"GRUCell", gru_cell},
       {"GRU (two layers; both directions; lengths)", gru_layers},

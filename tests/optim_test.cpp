@@ -64,8 +64,49 @@ TEST_CASE("adam: three steps with both eps and with L2") {
               1e-12);
   check_close(three_steps<Adam>(AdamOptions{.lr = 0.1, .weight_decay = 0.1}),
               {.900000005, .877170382467, .813160747371}, 1e-9);
+  check_close(three_steps<AdamW>(AdamWOptions{.lr = 0.1, .weight_decay = 0.1}),
+              {.89000001, .917710360288, .874209150245}, 1e-9);
   check_close(three_steps<Adam>(AdamOptions{.lr = 0.1, .eps = 1e-2}, DType::f32),
               {.909090909091, .943523857663, .910717934831}, 2e-7);
+}
+
+TEST_CASE("adam: amsgrad keeps the largest second moment") {
+  // beta2 = 0.5: v = .005, .0225, .00625; u stays at .0225 after the large gradient
+  One model{Parameter(Tensor::ones({1}, DType::f64))};
+  Adam optimizer(model, {.lr = 0.1, .beta1 = 0, .beta2 = 0.5, .eps = 0, .amsgrad = true});
+  double p = 1, v = 0, u = 0;
+  for (int t = 1; double g : {0.1, -0.2, 0.01}) {
+    optimizer.step(given_gradients({{model.w, Tensor::full({1}, g, DType::f64)}}));
+    v = 0.5 * v + 0.5 * g * g;
+    u = std::max(u, v);
+    p -= 0.1 * g / std::sqrt(u / (1 - std::pow(0.5, t++)));
+    CHECK(model.w.value().item() == doctest::Approx(p).epsilon(1e-14));
+  }
+  CHECK(u > v);
+  NamedTensors state = optimizer.state();
+  REQUIRE(state.size() == 4);
+  CHECK(state[2].first == "w.max_exp_avg_sq");
+  CHECK(state[2].second.item() == doctest::Approx(0.0225).epsilon(1e-14));
+  CHECK_THROWS_WITH_AS(Adam(model).load_state(state), doctest::Contains("w.max_exp_avg_sq"), Error);
+}
+
+TEST_CASE("adamw: decay shrinks the parameter and leaves the moments alone") {
+  One model{Parameter(Tensor::full({1}, 2, DType::f64))}, plain{Parameter(Tensor::full({1}, 2, DType::f64))};
+  AdamW optimizer(model, {.lr = 0.1, .weight_decay = 0.5});
+  Adam without(plain, {.lr = 0.1});
+  const Tensor g = tensor({0.25}, DType::f64);
+  optimizer.step(given_gradients({{model.w, g}}));
+  without.step(given_gradients({{plain.w, g}}));
+  CHECK(model.w.value().item() == doctest::Approx(plain.w.value().item() - 0.1 * 0.5 * 2).epsilon(1e-14));
+  CHECK(values(optimizer.state()[0].second) == values(without.state()[0].second));
+  CHECK(values(optimizer.state()[1].second) == values(without.state()[1].second));
+  optimizer.set_lr(0);
+  optimizer.step(given_gradients({{model.w, g}}));
+  CHECK(optimizer.options().weight_decay == 0.5);
+  CHECK(model.w.value().item() == doctest::Approx(plain.w.value().item() - 0.1).epsilon(1e-14));
+  CHECK(AdamWOptions{}.weight_decay == 0.01);
+  CHECK_THROWS_WITH_AS(AdamW(model, {.beta1 = 1}), doctest::Contains("AdamW: beta1"), Error);
+  CHECK_THROWS_WITH_AS(optimizer.set_lr(-1), doctest::Contains("AdamW: lr"), Error);
 }
 
 TEST_CASE("sgd: momentum and dampening and nesterov by hand") {
@@ -87,6 +128,9 @@ TEST_CASE("optim: every size and dtype and layout agrees with plain loops") {
       One turned{Parameter(start.transpose().contiguous().transpose())};
       Adam step_adam(adam, {.lr = 0.01, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1});
       Adam step_turned(turned, step_adam.options());
+      One decoupled{Parameter(start.clone())};
+      AdamW step_decoupled(decoupled, {.lr = 0.01, .beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1, .amsgrad = true});
+      std::vector<double> r = values(start), rm(r.size()), rv(r.size()), ru(r.size());
       Sgd step_sgd(sgd, {.lr = 0.01, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.1});
       std::vector<double> p = values(start), q = p, m(p.size()), v(p.size()), b(p.size());
       for (int t = 1; t <= 2; ++t) {
@@ -94,6 +138,7 @@ TEST_CASE("optim: every size and dtype and layout agrees with plain loops") {
         step_adam.step(given_gradients({{adam.w, grad}}));
         step_turned.step(given_gradients({{turned.w, grad}}));
         step_sgd.step(given_gradients({{sgd.w, grad}}));
+        step_decoupled.step(given_gradients({{decoupled.w, grad}}));
         std::vector<double> g = values(grad);
         for (size_t i = 0; i < g.size(); ++i) {
           double h = g[i] + 0.1 * p[i];
@@ -103,11 +148,17 @@ TEST_CASE("optim: every size and dtype and layout agrees with plain loops") {
           h = g[i] + 0.1 * q[i];
           b[i] = t == 1 ? h : 0.9 * b[i] + 0.8 * h;
           q[i] -= 0.01 * b[i];
+          rm[i] = 0.8 * rm[i] + 0.2 * g[i];
+          rv[i] = 0.9 * rv[i] + 0.1 * g[i] * g[i];
+          ru[i] = std::max(ru[i], rv[i]);
+          r[i] -= 0.01 * 0.1 * r[i];
+          r[i] -= 0.01 * rm[i] / (1 - std::pow(0.8, t)) / (std::sqrt(ru[i] / (1 - std::pow(0.9, t))) + 1e-8);
         }
       }
       double tolerance = dtype == DType::f32 ? 1e-6 : 1e-14;
       check_close(values(adam.w.value()), p, tolerance);
       check_close(values(sgd.w.value()), q, tolerance);
+      check_close(values(decoupled.w.value()), r, tolerance);
       CHECK(values(turned.w.value()) == values(adam.w.value()));
     }
   }
@@ -217,6 +268,8 @@ TEST_CASE("optim: ten steps in one go equal five and a file and five") {
     CHECK(values(rest.b.value()) == values(whole.b.value()));
   };
   check([](Two& model) { return Adam(model, {.lr = 0.1}); });
+  check([](Two& model) { return Adam(model, {.lr = 0.1, .amsgrad = true}); });
+  check([](Two& model) { return AdamW(model, {.lr = 0.1}); });
   check([](Two& model) { return Sgd(model, {.lr = 0.1, .momentum = 0.9, .dampening = 0.1}); });
   check([](Two& model) { return Sgd(model, {.lr = 0.1}); });
 }
@@ -266,6 +319,29 @@ TEST_CASE("clip: the norm before comes back and gradients shrink") {
   CHECK(clip_grad_norm(model, grads, 1) == 0);
   CHECK_THROWS_WITH_AS(clip_grad_norm(model, grads, std::nan("")), doctest::Contains("nan"), Error);
   CHECK_THROWS_WITH_AS(clip_grad_norm(model, grads, -1), doctest::Contains("-1"), Error);
+}
+
+TEST_CASE("clip: the largest magnitude as norm") {
+  Two model;
+  auto grads_of = [&] {
+    return given_gradients({{model.a, Tensor::full({2, 3}, -2, DType::f64)}, {model.b, tensor({1, 0}, DType::f64)}});
+  };
+  Gradients grads = grads_of();
+  CHECK(clip_grad_norm(model, grads, 3, NormKind::inf) == 2);
+  CHECK(grads[model.a].at({0, 0}) == -2);
+  CHECK(clip_grad_norm(model, grads, 0.5, NormKind::inf) == 2);
+  CHECK(grads[model.a].at({1, 2}) == doctest::Approx(-2 * 0.5 / (2 + 1e-6)).epsilon(1e-15));
+  CHECK(grads[model.b].at({0}) == doctest::Approx(0.5 / (2 + 1e-6)).epsilon(1e-15));
+  grads = given_gradients({{model.a, Tensor::full({2, 3}, 1e200, DType::f64)}});  // its square is not needed
+  CHECK(clip_grad_norm(model, grads, 1, NormKind::inf) == 1e200);
+  grads = Gradients();
+  CHECK(clip_grad_norm(model, grads, 1, NormKind::inf) == 0);
+  for (double bad : {std::nan(""), -HUGE_VAL}) {
+    grads = given_gradients({{model.a, Tensor::ones({2, 3}, DType::f64)}, {model.b, tensor({bad, 3.0}, DType::f64)}});
+    CHECK_THROWS_WITH_AS(clip_grad_norm(model, grads, 1, NormKind::inf), doctest::Contains("gradient of b"), Error);
+    CHECK(values(grads[model.a]) == std::vector<double>(6, 1.));
+    CHECK(grads[model.b].at({1}) == 3);
+  }
 }
 
 TEST_CASE("clip: absent gradients and other parameters stay out") {
