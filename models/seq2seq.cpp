@@ -6,16 +6,10 @@
 namespace tapedeck {
 namespace {
 
-using AnyAttention = std::variant<AdditiveAttention, DotProductAttention>;
-
 AnyAttention make_attention(const Seq2SeqOptions& options, Rng& rng) {
   const int64_t d = options.d_model;
   if (options.attention == AttentionKind::dot) return DotProductAttention(d, 2 * d, rng, options.dtype);
   return AdditiveAttention(d, 2 * d, d, rng, options.dtype);
-}
-
-AttentionResult attend(const AnyAttention& attention, const Operand& query, const Memory& memory) {
-  return std::visit([&](const auto& layer) { return layer(query, memory); }, attention);
 }
 
 struct Advanced {
@@ -57,7 +51,7 @@ Seq2SeqAttention::Encoded Seq2SeqAttention::encode(const Tensor& source) const {
   GRU::Result read = encoder_pads == EncoderPads::by_length ? encoder(embedded, lengths) : encoder(embedded);
   Var both = cat({select(read.final_state, 0, 0), select(read.final_state, 0, 1)}, 1);
   Tensor valid = valid_positions(lengths, source.size(1));
-  Memory memory = std::visit([&](const auto& layer) { return layer.project(read.output, valid); }, attention);
+  Memory memory = project(attention, read.output, valid);
   return {memory, tanh(bridge(both))};
 }
 
@@ -88,6 +82,47 @@ Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const T
 
 Var Seq2SeqAttention::loss(const Batch& batch) const {
   return cross_entropy(forward(batch.source, batch.target_in).logits, batch.target_out, {.ignore_index = pad_id});
+}
+
+namespace {
+
+class Seq2SeqDecoding final : public Decoding {
+ public:
+  Seq2SeqDecoding(const Seq2SeqAttention& model, const Tensor& source) : model_(model) {
+    NoGrad pause;
+    auto [memory, state] = model.encode(source);
+    memory_ = memory;
+    state_ = state;
+  }
+
+  int64_t rows() const override { return state_.size(0); }
+
+  Step step(const Tensor& tokens) override {
+    NoGrad pause;
+    Seq2SeqAttention::Step next = model_.decode_step(tokens, state_, memory_);
+    state_ = next.state;
+    return {next.logits.value(), next.weights.value()};
+  }
+
+  void select(const Tensor& rows) override {
+    NoGrad pause;
+    const bool shared = memory_.keys.value().shares_storage(memory_.values.value());
+    memory_.values = index_select(memory_.values, 0, rows);
+    memory_.keys = shared ? memory_.values : index_select(memory_.keys, 0, rows);
+    if (memory_.mask.defined()) memory_.mask = index_select(memory_.mask, 0, rows).value();
+    state_ = index_select(state_, 0, rows);
+  }
+
+ private:
+  const Seq2SeqAttention& model_;
+  Memory memory_;
+  Var state_;
+};
+
+}  // namespace
+
+std::unique_ptr<Decoding> Seq2SeqAttention::begin(const Tensor& source) const {
+  return std::make_unique<Seq2SeqDecoding>(*this, source);
 }
 
 Decoded Seq2SeqAttention::greedy_decode(const Tensor& source, int64_t max_length) const {

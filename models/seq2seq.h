@@ -4,6 +4,7 @@
 // B batch, S source time, T target time, d model size, V vocabulary.
 #pragma once
 
+#include <tapedeck/models/search.h>
 #include <tapedeck/models/text.h>
 #include <tapedeck/nn/attention.h>
 #include <tapedeck/nn/embedding.h>
@@ -41,7 +42,7 @@ struct Seq2SeqAttention {
   Embedding embed;  // (V, d), shared by encoder and decoder; the pad row stays 0
   GRU encoder;      // d -> 2d, bidirectional
   Linear bridge;    // 2d -> d
-  std::variant<AdditiveAttention, DotProductAttention> attention;
+  AnyAttention attention;
   GRUCell decoder_cell;  // [embedding; context] 3d -> d
   Linear out;            // [state; context] 3d -> V
   EncoderPads encoder_pads;
@@ -73,6 +74,9 @@ struct Seq2SeqAttention {
 
   // Mean cross entropy over the batch's target tokens, pads ignored.
   Var loss(const Batch& batch) const;
+
+  // For the searches of search.h.
+  std::unique_ptr<Decoding> begin(const Tensor& source) const;
 
   // Feeds back the argmax until every row has given eos, at most max_length steps. Records nothing.
   Decoded greedy_decode(const Tensor& source, int64_t max_length) const;

@@ -2,6 +2,8 @@
 
 #include <tapedeck/models/seq2seq.h>
 #include <tapedeck/nn/layer_norm.h>
+#include <tapedeck/nn/lstm.h>
+#include <tapedeck/nn/rnn.h>
 #include <tapedeck/ops/ops.h>
 
 namespace tapedeck::samples {
@@ -81,14 +83,46 @@ ModuleCase attention_layer(const Attention& attention) {
   return sample;
 }
 
-ModuleCase additive_attention() {
-  Rng rng(17);
-  return attention_layer(AdditiveAttention(3, 4, 2, rng, DType::f64));
+// Three queries a row at once.
+template <class Attention>
+ModuleCase attention_over_steps(const Attention& attention) {
+  ModuleCase sample =
+      checked(attention, {}, {{"queries", drawn(real({2, 3, 3}), 20)}, {"values", drawn(real({2, 3, 4}), 21)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    AttentionResult r = attention(x[0], attention.project(x[1], attention_mask()));
+    return {r.context, r.weights};
+  };
+  return sample;
 }
 
-ModuleCase dot_product_attention() {
-  Rng rng(18);
-  return attention_layer(DotProductAttention(3, 4, rng, DType::f64));
+template <class Attention, auto... sizes>
+ModuleCase attention_with(uint64_t seed) {
+  Rng rng(seed);
+  return attention_layer(Attention(3, 4, sizes..., rng, DType::f64));
+}
+
+ModuleCase lstm_layers() {
+  Rng rng(22);
+  LSTM lstm(2, 2, rng, {.layers = 2, .bidirectional = true, .dtype = DType::f64});
+  ModuleCase sample = checked(
+      lstm, {},
+      {{"x", drawn(real({2, 3, 2}), 23)}, {"h0", drawn(real({4, 2, 2}), 24)}, {"c0", drawn(real({4, 2, 2}), 25)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    LSTM::Result r = lstm(x[0], std::vector<int64_t>{2, 3}, LSTMState{x[1], x[2]});
+    return {r.output, r.final_state.h, r.final_state.c};
+  };
+  return sample;
+}
+
+ModuleCase rnn_layers() {
+  Rng rng(26);
+  RNN rnn(2, 2, rng, {.layers = 2, .bidirectional = true, .dtype = DType::f64});
+  ModuleCase sample = checked(rnn, {}, {{"x", drawn(real({2, 3, 2}), 27)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    RNN::Result r = rnn(x[0], std::vector<int64_t>{3, 1});
+    return {r.output, r.final_state};
+  };
+  return sample;
 }
 
 ModuleCase whole_model(AttentionKind attention) {
@@ -109,8 +143,19 @@ const std::vector<ModuleSample>& module_samples() {
       {"Embedding", embedding_layer},
       {"GRUCell", gru_cell},
       {"GRU (two layers; both directions; lengths)", gru_layers},
-      {"AdditiveAttention (masked)", additive_attention},
-      {"DotProductAttention (masked)", dot_product_attention},
+      {"LSTM (two layers; both directions; lengths)", lstm_layers},
+      {"RNN (two layers; both directions; lengths)", rnn_layers},
+      {"AdditiveAttention (masked)", [] { return attention_with<AdditiveAttention, 2>(17); }},
+      {"AdditiveAttention (three steps at once)",
+       [] {
+         Rng rng(28);
+         return attention_over_steps(AdditiveAttention(3, 4, 2, rng, DType::f64));
+       }},
+      {"DotProductAttention (masked)", [] { return attention_with<DotProductAttention>(18); }},
+      {"ConcatAttention (masked)", [] { return attention_with<ConcatAttention, 2>(29); }},
+      {"ScaledDotProductAttention (masked)", [] { return attention_with<ScaledDotProductAttention, 2>(30); }},
+      {"LocalMonotonicAttention (masked)", [] { return attention_with<LocalMonotonicAttention, 1>(31); }},
+      {"LocalPredictiveAttention (masked)", [] { return attention_with<LocalPredictiveAttention, 2, 2>(32); }},
       {"Seq2SeqAttention (additive; loss)", [] { return whole_model(AttentionKind::additive); }},
       {"Seq2SeqAttention (dot; loss)", [] { return whole_model(AttentionKind::dot); }},
   };
