@@ -166,10 +166,10 @@ Dot read_dot(const std::string& text) {
     }
   }
   REQUIRE(ended);
-  for (const auto& [from, to] : dot.edges) {
-    INFO(from << " -> " << to);
-    REQUIRE(dot.boxes.count(from) == 1);
-    REQUIRE(dot.boxes.count(to) == 1);
+  for (const auto& edge_found : dot.edges) {
+    INFO(edge_found.first << " -> " << edge_found.second);
+    REQUIRE(dot.boxes.count(edge_found.first) == 1);
+    REQUIRE(dot.boxes.count(edge_found.second) == 1);
   }
   return dot;
 }

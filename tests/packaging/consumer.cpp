@@ -1,0 +1,10 @@
+// A user's program: the gradient of sum(tanh(x W)), which needs the tape, BLAS and fmt.
+#include <tapedeck/ops/ops.h>
+
+int main() {
+  tapedeck::Tape tape;
+  tapedeck::Var x = tape.leaf(tapedeck::tensor({{0.0, 0.0}}, tapedeck::DType::f64));
+  tapedeck::Tensor weight = tapedeck::tensor({{1.0, 2.0}, {3.0, 4.0}}, tapedeck::DType::f64);
+  tapedeck::Gradients grads = tape.backward(tapedeck::sum(tapedeck::tanh(tapedeck::matmul(x, weight))));
+  fmt::print("{}\n", grads[x]);
+}
