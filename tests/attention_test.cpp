@@ -15,21 +15,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-Tensor random(const Shape& shape, DType dtype, Rng& rng) { return normal(shape, dtype, rng.next()); }
-
-// max|a - b| / max|b|; inf where shapes differ or anything is not finite.
-double distance(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape()) return inf;
-  std::vector<double> u = values(a), v = values(b);
-  double difference = 0, scale = 0;
-  for (size_t i = 0; i < u.size(); ++i) {
-    if (!std::isfinite(u[i]) || !std::isfinite(v[i])) return inf;
-    difference = std::max(difference, std::abs(u[i] - v[i]));
-    scale = std::max(scale, std::abs(v[i]));
-  }
-  return difference == 0 ? 0 : difference / scale;
-}
-
 void check_close(const Tensor& a, const std::vector<double>& b, double tolerance) {
   std::vector<double> u = values(a);
   REQUIRE(u.size() == b.size());

@@ -17,21 +17,6 @@ namespace {
 using Ints = std::vector<int64_t>;
 using Names = std::vector<std::string>;
 
-Tensor random(const Shape& shape, DType dtype, Rng& rng) { return normal(shape, dtype, rng.next()); }
-
-// max|a - b| / max|b|; inf where shapes differ or anything is not finite.
-double distance(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape()) return inf;
-  std::vector<double> u = values(a), v = values(b);
-  double difference = 0, scale = 0;
-  for (size_t i = 0; i < u.size(); ++i) {
-    if (!std::isfinite(u[i]) || !std::isfinite(v[i])) return inf;
-    difference = std::max(difference, std::abs(u[i] - v[i]));
-    scale = std::max(scale, std::abs(v[i]));
-  }
-  return difference == 0 ? 0 : difference / scale;
-}
-
 Tensor rows_of(const Tensor& x, const Ints& order) {
   std::vector<Var> rows;
   for (int64_t b : order) rows.push_back(x.select(0, b));

@@ -18,19 +18,6 @@ namespace {
 using Ints = std::vector<int64_t>;
 constexpr AttentionKind both_kinds[] = {AttentionKind::additive, AttentionKind::dot};
 
-// max|a - b| / max|b|; inf where shapes differ or anything is not finite.
-double distance(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape()) return inf;
-  std::vector<double> u = values(a), v = values(b);
-  double difference = 0, scale = 0;
-  for (size_t i = 0; i < u.size(); ++i) {
-    if (!std::isfinite(u[i]) || !std::isfinite(v[i])) return inf;
-    difference = std::max(difference, std::abs(u[i] - v[i]));
-    scale = std::max(scale, std::abs(v[i]));
-  }
-  return difference == 0 ? 0 : difference / scale;
-}
-
 Ints ids(const Tensor& x) { return x.to_vector<int64_t>(); }
 
 // Fresh weights are small and make all rows alike; larger ones make every row go its own way.

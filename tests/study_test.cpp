@@ -79,20 +79,6 @@ Var with_rule(Operand x, Rule rule) {
   return record("with_rule", x.value().clone(), Input{x, rule});
 }
 
-void on_a_small_stack(const std::function<void()>& f) {
-  pthread_attr_t attributes;
-  REQUIRE(pthread_attr_init(&attributes) == 0);
-  REQUIRE(pthread_attr_setstacksize(&attributes, size_t{1} << 20) == 0);
-  pthread_t thread;
-  auto run = [](void* function) -> void* {
-    (*static_cast<const std::function<void()>*>(function))();
-    return nullptr;
-  };
-  REQUIRE(pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&f)) == 0);
-  pthread_join(thread, nullptr);
-  pthread_attr_destroy(&attributes);
-}
-
 // ---- JSON and DOT as others read them
 
 Tensor tensor_of(const json& flat, const std::vector<int64_t>& extents, DType dtype) {

@@ -20,21 +20,6 @@ namespace {
 
 constexpr DType F64 = DType::f64;
 
-// Runs f on a thread with a stack of 1 MB: recursion over a deep tape would not fit.
-void on_a_small_stack(const std::function<void()>& f) {
-  pthread_attr_t attributes;
-  REQUIRE(pthread_attr_init(&attributes) == 0);
-  REQUIRE(pthread_attr_setstacksize(&attributes, size_t{1} << 20) == 0);
-  pthread_t thread;
-  auto run = [](void* function) -> void* {
-    (*static_cast<const std::function<void()>*>(function))();
-    return nullptr;
-  };
-  REQUIRE(pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&f)) == 0);
-  pthread_join(thread, nullptr);
-  pthread_attr_destroy(&attributes);
-}
-
 // y = x; steps times y = y + y * 1e-6
 Var long_chain(const Var& x, int steps) {
   Var y = x;

@@ -5,9 +5,12 @@
 #include <tapedeck/core/tensor.h>
 
 #include <doctest/doctest.h>
+#include <pthread.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -91,6 +94,36 @@ inline Tensor normal(const Shape& shape, DType dtype, uint64_t seed) {
 
 inline Tensor range(const Shape& shape, DType dtype = DType::f64) {
   return Tensor::arange(shape.numel(), dtype).reshape(shape);
+}
+
+inline Tensor random(const Shape& shape, DType dtype, Rng& rng) { return normal(shape, dtype, rng.next()); }
+
+// max|a - b| / max|b|; inf where shapes differ or anything is not finite.
+inline double distance(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape()) return inf;
+  std::vector<double> u = values(a), v = values(b);
+  double difference = 0, scale = 0;
+  for (size_t i = 0; i < u.size(); ++i) {
+    if (!std::isfinite(u[i]) || !std::isfinite(v[i])) return inf;
+    difference = std::max(difference, std::abs(u[i] - v[i]));
+    scale = std::max(scale, std::abs(v[i]));
+  }
+  return difference == 0 ? 0 : difference / scale;
+}
+
+// Runs f on a thread with a stack of 1 MB: recursion over a deep tape would not fit.
+inline void on_a_small_stack(const std::function<void()>& f) {
+  pthread_attr_t attributes;
+  REQUIRE(pthread_attr_init(&attributes) == 0);
+  REQUIRE(pthread_attr_setstacksize(&attributes, size_t{1} << 20) == 0);
+  pthread_t thread;
+  auto run = [](void* function) -> void* {
+    (*static_cast<const std::function<void()>*>(function))();
+    return nullptr;
+  };
+  REQUIRE(pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&f)) == 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
 }
 
 }  // namespace tapedeck::testing
