@@ -37,7 +37,9 @@ TEST_SUITE_BEGIN("attention family");
 
 TEST_CASE("several queries at once equal one call a step") {
   const Tensor values = normal({B, S, K}, DType::f64, 2), queries = normal({B, 4, Q}, DType::f64, 3);
-  for (const auto& [name, attention] : family()) {
+  for (const auto& member : family()) {
+    const std::string& name = member.first;
+    const AnyAttention& attention = member.second;
     INFO(name);
     const Memory memory = project(attention, values, mask);
     const AttentionResult all = attend(attention, queries, memory);
@@ -55,7 +57,9 @@ TEST_CASE("masked positions have no weight and change nothing") {
   const Tensor query = normal({B, Q}, DType::f64, 5);
   other.select(0, 0).slice(0, 3, 5).fill_(not_a_number);
   other.select(0, 2).slice(0, 1, 5).fill_(1e30);
-  for (const auto& [name, attention] : family()) {
+  for (const auto& member : family()) {
+    const std::string& name = member.first;
+    const AnyAttention& attention = member.second;
     INFO(name);
     const AttentionResult a = attend(attention, query, project(attention, values, mask));
     const AttentionResult b = attend(attention, query, project(attention, other, mask));
@@ -72,7 +76,9 @@ TEST_CASE("masked positions have no weight and change nothing") {
 TEST_CASE("a row alone equals the row beside others and with more pads") {
   const Tensor values = normal({B, S, K}, DType::f64, 6), query = normal({B, Q}, DType::f64, 7);
   const int64_t lengths[] = {3, 5, 1};
-  for (const auto& [name, attention] : family()) {
+  for (const auto& member : family()) {
+    const std::string& name = member.first;
+    const AnyAttention& attention = member.second;
     INFO(name);
     const AttentionResult all = attend(attention, query, project(attention, values, mask));
     for (int64_t b = 0; b < B; ++b) {
@@ -86,7 +92,9 @@ TEST_CASE("a row alone equals the row beside others and with more pads") {
 
 TEST_CASE("a row with nothing to attend to is named") {
   const Tensor empty = tensor({{true, true}, {false, false}});
-  for (const auto& [name, attention] : family()) {
+  for (const auto& member : family()) {
+    const std::string& name = member.first;
+    const AnyAttention& attention = member.second;
     INFO(name);
     CHECK(says(error_of([&, layer = attention] {
                  project(layer, normal({2, 2, K}, DType::f64, 8), empty);
