@@ -87,10 +87,10 @@ class Golden {
       fail("{} is {} {}, expected {} {}", key, value.dtype(), value.shape(), right.dtype(), right.shape());
     }
     std::vector<double> a = value.to_vector<double>(), b = right.to_vector<double>();
-    constexpr double floor = 1e-3;
-    // Below the floor only rounding is left: a bias of all keys, say, has a gradient of 0 and no largest digit.
-    double scale = floor, relative = 0;
+    double scale = 0, relative = 0;
     for (double v : b) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
+    // Nothing but rounding (a bias of all keys has a gradient of 0): there is no largest digit to be relative to.
+    if (scale < 1e-14) scale = 1;
     for (size_t i = 0; i < a.size(); ++i) {
       if (a[i] == b[i]) continue;  // also infinities
       // Beside 1e300, a wrong 1 would not be seen: files of extreme values are compared one by one.
