@@ -1,5 +1,6 @@
 #include <tapedeck/core/blas.h>
 #include <tapedeck/core/error.h>
+#include <tapedeck/core/small_product.h>
 
 #include <cblas.h>
 
@@ -121,6 +122,10 @@ void prepare() { static const Library library; }
 
 }  // namespace
 
+// Up to so many multiplications our own kernel is as fast as OpenBLAS's for AVX-512 and 1.3 to 2 times faster than
+// those for AVX2 (bench/products). OpenBLAS's kernel for small products asks the system for memory at every call.
+constexpr int64_t small = int64_t{256} * 256 * 256;
+
 template <class T>
 bool readable(const Matrix<T>& m) {
   return layout(m).ok;
@@ -134,6 +139,7 @@ void gemm(const Matrix<T>& a, const Matrix<T>& b, T beta, T* c) {
     if (beta == 0) std::fill_n(c, a.rows * b.cols, T{0});
     return;
   }
+  if (prefers_dots(a, b) || a.rows * b.cols * a.cols <= small) return small_product(a, b, beta, c, b.cols);
   Layout la = layout(a), lb = layout(b);
   raw_gemm(la.transpose, lb.transpose, static_cast<int>(a.rows), static_cast<int>(b.cols), static_cast<int>(a.cols),
            a.data, la.leading, b.data, lb.leading, beta, c, static_cast<int>(b.cols));

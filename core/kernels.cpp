@@ -60,7 +60,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
         y, [](int64_t u, int64_t v) { return u + v; }, as<int64_t>(a), as<int64_t>(b));
     return y;
   }
-  return map("add", a, b, [](auto u, auto v) { return u + v; });
+  return map("add", a, b, [](auto u, auto v) TAPEDECK_LANES { return u + v; });
 }
 
 Shape reduced_shape(const Shape& shape, uint32_t dims, bool keepdim) {

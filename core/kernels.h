@@ -125,9 +125,9 @@ template <class T, class F>
 TAPEDECK_KERNEL void map_loop(const Plan<2>& plan, T* out, F f, const T* x) {
   int64_t n = plan.inner_extent(), step = plan.inner_stride(1);
   if (step == 1 || n == 1) {
-    plan.for_each_row([&](const auto& at) { map_row(out + at[0], n, f, Dense<T>{x + at[1]}); });
+    plan.for_each_row([&](const auto& at) TAPEDECK_LANES { map_row(out + at[0], n, f, Dense<T>{x + at[1]}); });
   } else {
-    plan.for_each_row([&](const auto& at) { map_row(out + at[0], n, f, Stepped<T>{x + at[1], step}); });
+    plan.for_each_row([&](const auto& at) TAPEDECK_LANES { map_row(out + at[0], n, f, Stepped<T>{x + at[1], step}); });
   }
 }
 
@@ -135,17 +135,18 @@ template <class T, class F>
 TAPEDECK_KERNEL void map_loop(const Plan<3>& plan, T* out, F f, const T* x, const T* y) {
   int64_t n = plan.inner_extent(), sx = plan.inner_stride(1), sy = plan.inner_stride(2);
   if (sx == 1 && sy == 1) {
-    plan.for_each_row([&](const auto& at) { map_row(out + at[0], n, f, Dense<T>{x + at[1]}, Dense<T>{y + at[2]}); });
+    plan.for_each_row([&](const auto& at)
+                          TAPEDECK_LANES { map_row(out + at[0], n, f, Dense<T>{x + at[1]}, Dense<T>{y + at[2]}); });
   } else if (sx == 1 && sy == 0) {
-    plan.for_each_row([&](const auto& at) {
+    plan.for_each_row([&](const auto& at) TAPEDECK_LANES {
       map_row(out + at[0], n, f, Dense<T>{x + at[1]}, Repeated<T>{simd::splat<T>(y[at[2]])});
     });
   } else if (sx == 0 && sy == 1) {
-    plan.for_each_row([&](const auto& at) {
+    plan.for_each_row([&](const auto& at) TAPEDECK_LANES {
       map_row(out + at[0], n, f, Repeated<T>{simd::splat<T>(x[at[1]])}, Dense<T>{y + at[2]});
     });
   } else {
-    plan.for_each_row([&](const auto& at) {
+    plan.for_each_row([&](const auto& at) TAPEDECK_LANES {
       map_row(out + at[0], n, f, Stepped<T>{x + at[1], sx}, Stepped<T>{y + at[2], sy});
     });
   }

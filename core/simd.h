@@ -1,11 +1,12 @@
 // Elementwise vector code on the compilers' own vector types: one source for SSE2, AVX2, AVX-512 and NEON, no
 // intrinsics to learn. Kernels are generic lambdas that run on Vec<float>, Vec<double>, float and double alike:
 //
-//   simd::map_n(y, n, [](auto v) { return simd::tanh(v); }, x);
+//   simd::map_n(y, n, [](auto v) TAPEDECK_LANES { return simd::tanh(v); }, x);
 //
 // Arithmetic, comparisons and `mask ? a : b` are the vector types' operators; a scalar operand is repeated in all
 // lanes. Whatever a TAPEDECK_KERNEL calls with vectors must end up inlined in it, because the clones pass vectors
-// differently: lambdas do (flatten), helper functions need TAPEDECK_INLINE.
+// differently, and a call would hand over garbage: helper functions need TAPEDECK_INLINE, lambdas TAPEDECK_LANES
+// behind their parameters (flatten alone does not always do, tests/check_inlined.sh looks).
 //
 // Bits: lanes never influence each other, so the position of an element (body, tail, scalar call) changes nothing.
 // Where the machine has fused multiply-add, multiplications and additions contract, so the last bit may differ between
@@ -25,14 +26,16 @@
 #include <arm_neon.h>
 #endif
 
-// TAPEDECK_INLINE: for everything that takes or returns vectors. TAPEDECK_KERNEL: for the loops around it, function
-// templates included. With g++ on x86-64 a kernel is compiled three times and the processor picks one at load time;
-// clang 14 does not resolve these names rightly, debug and sanitizer builds must not, a build with -march above
-// x86-64-v2 need not.
+// TAPEDECK_INLINE, TAPEDECK_LANES: for everything that takes or returns vectors. TAPEDECK_KERNEL: for the loops around
+// it, function templates included. With g++ on x86-64 a kernel is compiled three times and the processor picks one at
+// load time; clang 14 does not resolve these names rightly, debug and sanitizer builds must not, a build with -march
+// above x86-64-v2 need not.
 #define TAPEDECK_INLINE [[gnu::always_inline]] inline
+#define TAPEDECK_LANES __attribute__((always_inline))
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__OPTIMIZE__) && !defined(__clang__) &&    \
     !defined(__AVX__) && !defined(__AES__) && !defined(__PCLMUL__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__) && !defined(TAPEDECK_NO_CLONES)
+#define TAPEDECK_CLONES 1
 #define TAPEDECK_KERNEL [[gnu::target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4"), gnu::flatten]]
 #else
 #define TAPEDECK_KERNEL [[gnu::flatten]]

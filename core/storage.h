@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <new>
 #include <type_traits>
+#include <vector>
 
 namespace tapedeck {
 
@@ -35,6 +36,9 @@ struct CachingAllocator {
   void deallocate(T* block, size_t) noexcept { cached_free(block); }
   bool operator==(const CachingAllocator&) const = default;
 };
+
+template <class T>
+using CachedVector = std::vector<T, CachingAllocator<T>>;
 
 // A counted buffer. The version counts in-place writes, so that whoever saved a view can tell that it changed.
 class Storage {

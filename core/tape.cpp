@@ -414,21 +414,16 @@ void Tape::run_rules(Sweep& pass, const Node& node, uint32_t id, const Var& g) {
 void Tape::run_fused(Sweep& pass, const Node& node, uint32_t id, const Var& g) {
   if (pass.record) return run_definition(pass, node, id, g);
   detail::FusedRule& rule = *node.fused;
-  std::vector<Tensor> inputs, saved;
-  const auto needs = std::make_unique<bool[]>(rule.inputs.size());
-  for (size_t k = 0; k < rule.inputs.size(); ++k) {
-    inputs.push_back(rule.inputs[k].value());
-    needs[k] = rule.inputs[k].tracked();
-  }
+  CachedVector<Tensor> inputs, saved;
+  for (const Var& x : rule.inputs) inputs.push_back(x.value());
   for (const Var& v : rule.saved) saved.push_back(v.value());
   const Tensor dense = g.value().contiguous();
-  std::vector<Tensor> gx =
-      rule.vjp({dense, rule.y.value(), saved, inputs, std::span<const bool>(needs.get(), inputs.size())});
+  CachedVector<Tensor> gx = rule.vjp({dense, rule.y.value(), saved, inputs, rule.needs});
   if (gx.size() != inputs.size())
     fail("the backward kernel returned {} gradients for {} inputs", gx.size(), inputs.size());
   uint32_t e = node.first_edge;
   for (size_t k = 0; k < inputs.size(); ++k) {
-    if (!needs[k]) continue;
+    if (!rule.needs[k]) continue;
     if (gx[k].defined()) pass_on(pass, node, id, e, g, gx[k]);
     ++e;
   }
@@ -437,9 +432,9 @@ void Tape::run_fused(Sweep& pass, const Node& node, uint32_t id, const Var& g) {
 // The backward pass is being recorded: the op is recorded again as its definition, on an alias of each input (the same
 // Var given twice must stay two inputs), and that piece of tape is swept.
 void Tape::run_definition(Sweep& pass, const Node& node, uint32_t id, const Var& g) {
-  const std::vector<Var> inputs = node.fused->inputs;
+  const auto inputs = node.fused->inputs;
   const uint32_t first_alias = static_cast<uint32_t>(nodes_.size());
-  std::vector<Var> aliases, tracked;
+  CachedVector<Var> aliases, tracked;
   for (const Var& x : inputs) {
     aliases.push_back(x.tracked() ? tapedeck::record("alias", x.value(), Input{x, [](const Var& h) { return h; }}) : x);
     if (x.tracked()) tracked.push_back(aliases.back());
@@ -476,8 +471,7 @@ Tape::Sweep Tape::sweep(const Var& y, Var seed, std::span<const Var> wanted, boo
                         uint32_t first) {
   RecordingSwitch recording(recording_tape, record ? this : nullptr);
   const size_t count = y.id_ + 1 - base;
-  Sweep pass{record, consume, base, std::vector<Var, CachingAllocator<Var>>(count),
-             std::vector<bool, CachingAllocator<bool>>(count, false)};
+  Sweep pass{record, consume, base, CachedVector<Var>(count), CachedVector<bool>(count, false)};
   for (const Var& x : wanted) {
     if (x.tape_ == serial_ && x.id_ >= base && x.id_ <= y.id_) pass.keep[x.id_ - base] = true;
   }
@@ -573,50 +567,50 @@ Var Tape::add_fused_node(const char* op, FusedValue&& value, std::span<const Ope
   const uint32_t id = push_node(op, value.y, false, inputs[0].site(), edges);
   rule->y = Var(value.y);
   for (Tensor& saved : value.saved) rule->saved.emplace_back(std::move(saved));
-  for (const Operand& x : inputs) {
-    rule->inputs.push_back(x.var());
-    if (x.var().tracked()) edges_.push_back({x.var().id_, nullptr});
+  rule->needs = {static_cast<bool*>(arena_.allocate(inputs.size())), inputs.size()};
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const Var& x = inputs[k].var();
+    rule->inputs.push_back(x);
+    rule->needs[k] = x.tracked();
+    if (x.tracked()) edges_.push_back({x.id_, nullptr});
   }
   if (study_) study_->note_fused(id, *rule);
   nodes_[id].fused = rule.release();
   return place(std::move(value.y), id);
 }
 
-Var checkpoint(std::function<Var(std::span<const Var>)> f, std::initializer_list<Operand> inputs) {
-  Tensor y;
-  {
-    std::vector<Var> constants;
-    bool tracked = false;
-    for (const Operand& x : inputs) {
-      constants.push_back(x.var().detach());
-      tracked = tracked || x.var().tracked();
-    }
-    // Where no input is tracked f is recorded: what it captures is noticed, and not left without a gradient.
-    std::optional<NoGrad> pause;
-    if (tracked) pause.emplace();
-    const Var value = f(constants);
-    if (value.tracked()) fail("checkpoint: f captures a Parameter or a tracked value; hand it in as an input");
-    y = value.value();
+Tensor detail::run_constant(FunctionRef f, std::span<const Operand> inputs) {
+  CachedVector<Var> constants;
+  bool tracked = false;
+  for (const Operand& x : inputs) {
+    constants.push_back(x.var().detach());
+    tracked = tracked || x.var().tracked();
   }
-  auto recompute = [f](const FusedPass& pass) {
-    Tape inner;
-    std::vector<Var> xs;
-    for (size_t k = 0; k < pass.inputs.size(); ++k) {
-      xs.push_back(pass.needs[k] ? inner.leaf(pass.inputs[k]) : Var(pass.inputs[k]));
-    }
-    Var again = f(xs);
-    std::vector<Tensor> result(xs.size());
-    if (!again.tracked()) return result;
-    const Gradients grads = inner.backward(again, pass.g);
-    for (const Gradients::Entry& entry : grads) {
-      if (entry.parameter.defined()) fail("checkpoint: f captures a Parameter; hand it in as an input");
-    }
-    for (size_t k = 0; k < xs.size(); ++k) {
-      if (const Tensor* g = pass.needs[k] ? grads.find(xs[k]) : nullptr) result[k] = *g;  // else absent
-    }
-    return result;
-  };
-  return record_fused("checkpoint", inputs, {y, {}}, recompute, [f](std::span<const Var> x) { return f(x); });
+  // Where no input is tracked f is recorded: what it captures is noticed, and not left without a gradient.
+  std::optional<NoGrad> pause;
+  if (tracked) pause.emplace();
+  const Var value = f(constants);
+  if (value.tracked()) fail("checkpoint: f captures a Parameter or a tracked value; hand it in as an input");
+  return value.value();
+}
+
+CachedVector<Tensor> detail::run_again(FunctionRef f, const FusedPass& pass) {
+  Tape inner;
+  CachedVector<Var> xs;
+  for (size_t k = 0; k < pass.inputs.size(); ++k) {
+    xs.push_back(pass.needs[k] ? inner.leaf(pass.inputs[k]) : Var(pass.inputs[k]));
+  }
+  Var again = f(xs);
+  CachedVector<Tensor> result(xs.size());
+  if (!again.tracked()) return result;
+  const Gradients grads = inner.backward(again, pass.g);
+  for (const Gradients::Entry& entry : grads) {
+    if (entry.parameter.defined()) fail("checkpoint: f captures a Parameter; hand it in as an input");
+  }
+  for (size_t k = 0; k < xs.size(); ++k) {
+    if (const Tensor* g = pass.needs[k] ? grads.find(xs[k]) : nullptr) result[k] = *g;  // else absent
+  }
+  return result;
 }
 
 std::vector<Var> grad(const Var& y, std::span<const Var> xs, const GradOptions& options) {

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -62,8 +63,8 @@ class Gradients {
   const Tensor* find(Key key) const;
   void insert(Key key, Parameter parameter, Tensor value);
 
-  std::vector<Key, CachingAllocator<Key>> keys_;
-  std::vector<Entry, CachingAllocator<Entry>> entries_;
+  CachedVector<Key> keys_;
+  CachedVector<Entry> entries_;
 };
 
 // ---- Rules ----------------------------------------------------------------------------------------------------
@@ -128,10 +129,11 @@ Input(const Var&, F) -> Input<F>;
 // The forward value of a fused op, and what its backward kernel wants to see again.
 struct FusedValue {
   Tensor y;
-  std::vector<Tensor> saved = {};
+  CachedVector<Tensor> saved = {};
 };
 
-// What a fused op's backward kernel is given. It returns one gradient an input, in order; undefined where not needed.
+// What a fused op's backward kernel is given. It returns one gradient an input, in order, in a std::array or any other
+// container; undefined where not needed.
 struct FusedPass {
   const Tensor& g;  // dense
   const Tensor& y;
@@ -143,12 +145,14 @@ struct FusedPass {
 namespace detail {
 
 struct FusedRule {
-  std::vector<Var> inputs;  // all of them, tracked or not
-  std::vector<Var> saved;
-  Var y;  // a constant
-  virtual std::vector<Tensor> vjp(const FusedPass& pass) = 0;
+  CachedVector<Var> inputs, saved;  // inputs: all of them, tracked or not
+  std::span<bool> needs;            // which inputs are tracked; in the tape's arena
+  Var y;                            // a constant
+  virtual CachedVector<Tensor> vjp(const FusedPass& pass) = 0;
   virtual Var definition(std::span<const Var> inputs) = 0;
   virtual ~FusedRule() = default;
+  static void* operator new(size_t bytes) { return cached_allocate(bytes); }
+  static void operator delete(void* rule) { cached_free(rule); }
 };
 
 template <class Vjp, class Definition>
@@ -156,7 +160,10 @@ struct FusedRuleOf final : FusedRule {
   Vjp kernel;
   Definition composed;
   FusedRuleOf(Vjp&& v, Definition&& d) : kernel(std::move(v)), composed(std::move(d)) {}
-  std::vector<Tensor> vjp(const FusedPass& pass) override { return kernel(pass); }
+  CachedVector<Tensor> vjp(const FusedPass& pass) override {
+    auto gx = kernel(pass);
+    return CachedVector<Tensor>(std::move_iterator(gx.begin()), std::move_iterator(gx.end()));
+  }
   Var definition(std::span<const Var> x) override { return composed(x); }
 };
 
@@ -323,8 +330,8 @@ class Tape {
   struct Sweep {
     bool record, consume;
     uint32_t base;
-    std::vector<Var, CachingAllocator<Var>> g;
-    std::vector<bool, CachingAllocator<bool>> keep;
+    CachedVector<Var> g;
+    CachedVector<bool> keep;
 
     Var& of(uint32_t id) { return g[id - base]; }
   };
@@ -360,9 +367,9 @@ class Tape {
   bool consumed_ = false;
   Tape* outer_;             // next of this thread's live tapes
   Tape* recording_before_;  // what recorded before this tape did
-  std::vector<Node, CachingAllocator<Node>> nodes_;
-  std::vector<Edge, CachingAllocator<Edge>> edges_;
-  std::vector<LeafRecord, CachingAllocator<LeafRecord>> leaves_;
+  CachedVector<Node> nodes_;
+  CachedVector<Edge> edges_;
+  CachedVector<LeafRecord> leaves_;
   std::unordered_map<uint64_t, uint32_t, std::hash<uint64_t>, std::equal_to<>,
                      CachingAllocator<std::pair<const uint64_t, uint32_t>>>
       parameter_nodes_;  // identity -> leaf
@@ -474,8 +481,8 @@ Var Tape::add_node(const char* op, Tensor&& y, std::span<Input<F, Add>> inputs) 
 // An op with hand-written kernels, and the composition of small ops that defines it:
 //
 //   record_fused("name", {a, b}, FusedValue{y, {saved}},
-//                [](const FusedPass& pass) { return std::vector{grad_a, grad_b}; },   // kernels on tensors
-//                [](std::span<const Var> x) { return ...; });                         // the same function of x, by ops
+//                [](const FusedPass& pass) { return std::array{grad_a, grad_b}; },   // kernels on tensors
+//                [](std::span<const Var> x) { return ...; });                        // the same function of x, by ops
 //
 // The definition is the oracle of its tests, the text that a student reads, and the way to higher order: where the
 // backward pass is recorded, the engine records the definition on an alias of each input and sweeps that. Both lambdas
@@ -498,9 +505,29 @@ Var record_fused(const char* op, std::initializer_list<Operand> inputs, FusedVal
       std::make_unique<detail::FusedRuleOf<Vjp, Definition>>(std::move(vjp), std::move(definition)));
 }
 
+namespace detail {
+// A function of Vars that somebody else owns.
+struct FunctionRef {
+  const void* object;
+  Var (*call)(const void*, std::span<const Var>);
+  template <class F>
+  FunctionRef(const F& f)
+      : object(&f), call([](const void* o, std::span<const Var> x) -> Var { return (*static_cast<const F*>(o))(x); }) {}
+  Var operator()(std::span<const Var> x) const { return call(object, x); }
+};
+// checkpoint's forward pass, which records nothing, and its backward pass on a tape of its own.
+Tensor run_constant(FunctionRef f, std::span<const Operand> inputs);
+CachedVector<Tensor> run_again(FunctionRef f, const FusedPass& pass);
+}  // namespace detail
+
 // f(inputs), whose intermediate values are not kept: the backward pass computes them again. f reaches tracked values
 // and parameters through its inputs only. (Chen et al. 2016, arXiv:1604.06174)
-Var checkpoint(std::function<Var(std::span<const Var>)> f, std::initializer_list<Operand> inputs);
+template <class F>
+Var checkpoint(F f, std::initializer_list<Operand> inputs) {
+  Tensor y = detail::run_constant(f, inputs);
+  return record_fused(
+      "checkpoint", inputs, {std::move(y)}, [f](const FusedPass& pass) { return detail::run_again(f, pass); }, f);
+}
 
 // Nothing records on this thread while one lives. Restores what was, also when an exception passes.
 class NoGrad {

@@ -24,7 +24,7 @@ double Perplexity::value() const { return std::exp(log_value()); }
 ReversalScore evaluate_reversal(const Seq2SeqAttention& model, const Batch& batch) {
   const int64_t B = batch.source.size(0), T = batch.target_out.size(1);
   if (B == 0) fail("evaluate: the batch is empty");
-  const std::vector<int64_t> lengths = row_lengths(batch.source), target_lengths = row_lengths(batch.target_out);
+  const CachedVector<int64_t> lengths = row_lengths(batch.source), target_lengths = row_lengths(batch.target_out);
   if (target_lengths.size() != lengths.size()) {
     fail("evaluate: expected as many targets as sources, got {} and {}", target_lengths.size(), lengths.size());
   }

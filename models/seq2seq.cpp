@@ -24,7 +24,7 @@ Advanced advance(const Seq2SeqAttention& model, const Var& embedded, const Opera
 }
 
 // (B, S): true where the row has a token.
-Tensor valid_positions(const std::vector<int64_t>& lengths, int64_t S) {
+Tensor valid_positions(std::span<const int64_t> lengths, int64_t S) {
   Tensor mask = Tensor::empty({static_cast<int64_t>(lengths.size()), S}, DType::boolean);
   bool* p = mask.mutable_data<bool>();
   for (int64_t n : lengths) {
@@ -46,7 +46,7 @@ Seq2SeqAttention::Seq2SeqAttention(const Seq2SeqOptions& o, Rng& rng)
 
 Seq2SeqAttention::Encoded Seq2SeqAttention::encode(const Tensor& source) const {
   Scope scope("encoder");
-  std::vector<int64_t> lengths = row_lengths(source, pad_id);
+  const CachedVector<int64_t> lengths = row_lengths(source, pad_id);
   Var embedded = embed(source);
   GRU::Result read = encoder_pads == EncoderPads::by_length ? encoder(embedded, lengths) : encoder(embedded);
   Var both = cat({select(read.final_state, 0, 0), select(read.final_state, 0, 1)}, 1);
@@ -69,7 +69,7 @@ Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const T
   }
   auto [memory, state] = encode(source);
   Var embedded = embed(target_in);  // (B, T, d)
-  std::vector<Var> states, weights;
+  CachedVector<Var> states, weights;
   for (int64_t t = 0; t < target_in.size(1); ++t) {
     Scope scope("decoder.step", t);
     Advanced next = advance(*this, select(embedded, 1, t), state, memory);

@@ -47,14 +47,14 @@ Batch make_batch(std::span<const Sequence> sources, std::span<const Sequence> ta
   return batch;
 }
 
-std::vector<int64_t> row_lengths(const Tensor& ids, int64_t pad) {
+CachedVector<int64_t> row_lengths(const Tensor& ids, int64_t pad) {
   if (ids.rank() != 2 || ids.dtype() != DType::i64) {
     fail("row lengths: expected i64 ids (B, T), got {} {}", ids.dtype(), ids.shape());
   }
   Tensor dense = ids.contiguous();
   const int64_t* p = dense.data<int64_t>();
   const int64_t T = ids.size(1);
-  std::vector<int64_t> lengths;
+  CachedVector<int64_t> lengths;
   for (int64_t b = 0; b < ids.size(0); ++b, p += T) {
     int64_t n = std::find(p, p + T, pad) - p;
     if (n == 0) fail("row lengths: row {} is empty", b);

@@ -25,7 +25,7 @@ struct Batch {
 Batch make_batch(std::span<const Sequence> sources, std::span<const Sequence> targets);
 
 // Lengths of rows padded at the end with `pad`. Throws on an empty row, or on a pad before a token, naming the row.
-std::vector<int64_t> row_lengths(const Tensor& ids, int64_t pad = pad_id);
+CachedVector<int64_t> row_lengths(const Tensor& ids, int64_t pad = pad_id);
 
 // The toy task: the target is the source reversed. Symbols are 3 ... 3 + symbols - 1.
 struct ReversalTask {

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include <array>
+
 namespace tapedeck {
 namespace {
 
@@ -66,7 +68,7 @@ Var additive_scores(const Var& queries, const Var& keys, const Var& v) {
     Var hidden = tanh(unsqueeze(in[0], 2) + unsqueeze(in[1], 1));
     return squeeze(linear(hidden, in[2]), -1);
   };
-  if (queries.size(1) == 1) return scores(std::vector<Var>{queries, keys, v});
+  if (queries.size(1) == 1) return scores(std::array{queries, keys, v});
   return checkpoint(scores, {queries, keys, v});
 }
 

@@ -58,7 +58,7 @@ void LSTMCell::check_initial(const LSTMState& state, const Shape& expected) {
 LSTMState select_state(const LSTMState& states, int64_t k) { return {select(states.h, 0, k), select(states.c, 0, k)}; }
 
 LSTMState stack_states(std::span<const LSTMState> states) {
-  std::vector<Var, CachingAllocator<Var>> h, c;
+  CachedVector<Var> h, c;
   for (const LSTMState& state : states) h.push_back(state.h), c.push_back(state.c);
   return {stack(h, 0), stack(c, 0)};
 }

@@ -48,9 +48,11 @@ inline constexpr bool is_variant = false;
 template <class... T>
 inline constexpr bool is_variant<std::variant<T...>> = true;
 
+using Path = std::basic_string<char, std::char_traits<char>, CachingAllocator<char>>;
+
 // Calls f(path, parameter) for every defined parameter of a field. `path` is one buffer that grows and shrinks.
 template <class Field, class F>
-void walk(Field& field, std::string& path, F& f) {
+void walk(Field& field, Path& path, F& f) {
   using T = std::remove_const_t<Field>;
   auto below = [&](std::string_view name, auto& child) {
     size_t length = path.size();
@@ -100,7 +102,7 @@ M copy(const M& module, std::optional<DType> dtype);
 // std::string_view that dies with the call; `parameter` is const where the module is.
 template <Module M, class F>
 void for_each_parameter(M& module, F&& f) {
-  std::string path;
+  detail::Path path;
   detail::walk(module, path, f);
 }
 

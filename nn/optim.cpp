@@ -16,12 +16,13 @@ TAPEDECK_INLINE void for_each_vector(int64_t n, Update update) {
   constexpr int64_t width = static_cast<int64_t>(simd::Lanes<T>::width);
   int64_t i = 0;
   for (; i + width <= n; i += width) {
-    update([i](const T* p) { return simd::load(p + i); }, [i](T* p, simd::Vec<T> v) { simd::store(p + i, v); });
+    update([i](const T* p) TAPEDECK_LANES { return simd::load(p + i); },
+           [i](T* p, simd::Vec<T> v) TAPEDECK_LANES { simd::store(p + i, v); });
   }
   size_t rest = static_cast<size_t>(n - i);
   if (rest > 0) {
-    update([i, rest](const T* p) { return simd::load(p + i, rest); },
-           [i, rest](T* p, simd::Vec<T> v) { simd::store(p + i, v, rest); });
+    update([i, rest](const T* p) TAPEDECK_LANES { return simd::load(p + i, rest); },
+           [i, rest](T* p, simd::Vec<T> v) TAPEDECK_LANES { simd::store(p + i, v, rest); });
   }
 }
 
@@ -33,7 +34,7 @@ struct AdamFactors {
 // `largest` is null without amsgrad.
 template <class T>
 TAPEDECK_KERNEL void adam_kernel(T* p, const T* grad, T* m, T* v, T* largest, int64_t n, const AdamFactors<T> k) {
-  for_each_vector<T>(n, [=](auto load, auto store) {
+  for_each_vector<T>(n, [=](auto load, auto store) TAPEDECK_LANES {
     auto x = k.shrink * load(p);
     auto g = load(grad) + k.weight_decay * x;
     auto first = k.beta1 * load(m) + k.rate1 * g;
@@ -56,7 +57,7 @@ struct SgdFactors {
 
 template <class T>
 TAPEDECK_KERNEL void sgd_kernel(T* p, const T* grad, T* buffer, int64_t n, const SgdFactors<T> k) {
-  for_each_vector<T>(n, [=](auto load, auto store) {
+  for_each_vector<T>(n, [=](auto load, auto store) TAPEDECK_LANES {
     auto x = load(p);
     auto g = load(grad) + k.weight_decay * x;
     if (buffer) {
@@ -304,10 +305,8 @@ void Sgd::load_state(const NamedTensors& state) {
 
 // ---- Clipping ----
 
-namespace {
-
 // Names the first element that is not finite; if all are, the largest one, whose square is too large for f64.
-[[noreturn]] void report_norm(std::span<const NamedParameter> parameters, const Gradients& grads) {
+void detail::report_norm(std::span<const NamedParameter> parameters, const Gradients& grads) {
   const NamedParameter* worst = nullptr;
   int64_t place = 0;
   double worst_value = 0;
@@ -337,13 +336,11 @@ namespace {
        worst->name, worst_value, index, finite ? ", and its square too large for f64" : "");
 }
 
-}  // namespace
-
-double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& grads, double max_norm, NormKind kind) {
+double detail::clip(std::span<const Parameter> parameters, Gradients& grads, double max_norm, NormKind kind) {
   if (!(max_norm >= 0)) fail("clip_grad_norm: max_norm must be a number >= 0, got {}", max_norm);
   double squares = 0, largest = 0;
-  for (const NamedParameter& p : parameters) {
-    const Tensor* grad = grads.find(p.parameter);
+  for (const Parameter& p : parameters) {
+    const Tensor* grad = grads.find(p);
     if (!grad) continue;
     dispatch_floating("clip_grad_norm", grad->dtype(), [&]<class T> {
       Tensor g = grad->contiguous();
@@ -353,14 +350,21 @@ double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& gra
         largest = simd::max(largest, largest_magnitude(g.data<T>(), g.numel()));
     });
   }
-  if (!std::isfinite(squares) || !std::isfinite(largest)) report_norm(parameters, grads);
-  double norm = kind == NormKind::l2 ? std::sqrt(squares) : largest;
-  double factor = max_norm / (norm + 1e-6);
-  if (factor < 1) {
-    for (const NamedParameter& p : parameters) {
-      if (Tensor* grad = grads.find(p.parameter)) grad->mul_(factor);
+  const double norm = kind == NormKind::l2 ? std::sqrt(squares) : largest;
+  const double factor = max_norm / (norm + 1e-6);
+  if (std::isfinite(norm) && factor < 1) {
+    for (const Parameter& p : parameters) {
+      if (Tensor* grad = grads.find(p)) grad->mul_(factor);
     }
   }
+  return norm;
+}
+
+double clip_grad_norm(std::span<const NamedParameter> named, Gradients& grads, double max_norm, NormKind kind) {
+  CachedVector<Parameter> parameters;
+  for (const NamedParameter& p : named) parameters.push_back(p.parameter);
+  const double norm = detail::clip(parameters, grads, max_norm, kind);
+  if (!std::isfinite(norm)) detail::report_norm(named, grads);
   return norm;
 }
 

@@ -11,6 +11,7 @@
 #include <tapedeck/core/tape.h>
 #include <tapedeck/nn/module.h>
 
+#include <cmath>
 #include <span>
 #include <vector>
 
@@ -129,6 +130,12 @@ class Sgd {
 
 enum class NormKind { l2, inf };
 
+namespace detail {
+// Returns the norm; where it is not finite, nothing was changed.
+double clip(std::span<const Parameter> parameters, Gradients& grads, double max_norm, NormKind kind);
+[[noreturn]] void report_norm(std::span<const NamedParameter> parameters, const Gradients& grads);
+}  // namespace detail
+
 // Clips by the global norm and returns the norm before (Pascanu et al. 2013, arXiv:1211.5063):
 //   norm = sqrt(sum g^2), or max |g|, over all parameters' gradients,   g = g min(1, max_norm / (norm + 1e-6))
 // Squares add up in f64 in listing order. Absent gradients, and gradients of other parameters, stay out. A norm that is
@@ -138,7 +145,16 @@ double clip_grad_norm(std::span<const NamedParameter> parameters, Gradients& gra
                       NormKind kind = NormKind::l2);
 template <Module M>
 double clip_grad_norm(const M& module, Gradients& grads, double max_norm, NormKind kind = NormKind::l2) {
-  return clip_grad_norm(named_parameters(module), grads, max_norm, kind);
+  CachedVector<Parameter> parameters;  // names are made only where an error needs them
+  for_each_parameter(module, [&](std::string_view, const Parameter& p) {
+    for (const Parameter& seen : parameters) {
+      if (seen.id() == p.id()) return;
+    }
+    parameters.push_back(p);
+  });
+  const double norm = detail::clip(parameters, grads, max_norm, kind);
+  if (!std::isfinite(norm)) detail::report_norm(named_parameters(module), grads);
+  return norm;
 }
 
 }  // namespace tapedeck

@@ -38,13 +38,10 @@ struct Lengths {
   }
 };
 
-template <class T>
-using List = std::vector<T, CachingAllocator<T>>;
-
 // One layer in one direction, from x (B, T, I) and the state before the first step.
 template <class Cell>
 struct Run {
-  List<Var> outputs;  // by time
+  CachedVector<Var> outputs;  // by time
   typename Cell::State state;
 
   Run(const Cell& cell, const Var& x, typename Cell::State initial, const Lengths& lengths, const Tensor& pads,
@@ -77,11 +74,11 @@ typename Recurrent<Cell>::Result run_layers(const Recurrent<Cell>& net, const Op
   Tensor pads = lengths.has_pads() ? lengths.pads() : Tensor();
   Var x = pads.defined() ? masked_fill(input, pads, 0) : input.var();
 
-  List<typename Cell::State> final_states;
+  CachedVector<typename Cell::State> final_states;
   const size_t directions = net.bidirectional ? 2 : 1, layers = net.cells.size() / directions;
   for (size_t layer = 0; layer < layers; ++layer) {
     Scope scope("layer", static_cast<int64_t>(layer));
-    List<Var> outputs;
+    CachedVector<Var> outputs;
     for (size_t d = 0; d < directions; ++d) {
       const size_t k = layer * directions + d;
       const Cell& cell = net.cells[k];
@@ -141,7 +138,7 @@ template <class Cell>
 auto Recurrent<Cell>::operator()(Operand x, Rng* rng) const -> Result {
   UserSite here(x);
   if (x.rank() != 3) fail("{}: expected x (B, T, {}), got {}", Cell::name, input_size(), x.shape());
-  List<int64_t> all(static_cast<size_t>(x.size(0)), x.size(1));
+  CachedVector<int64_t> all(static_cast<size_t>(x.size(0)), x.size(1));
   return run_layers<Cell>(*this, x, all, nullptr, rng);
 }
 

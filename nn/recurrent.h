@@ -12,6 +12,8 @@
 #include <tapedeck/core/tape.h>
 #include <tapedeck/nn/module.h>
 
+#include <fmt/format.h>
+
 #include <vector>
 
 namespace tapedeck {
@@ -62,12 +64,16 @@ struct Recurrent {
 
   // PyTorch's names: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
   static void fields(auto& self, auto&& f) {
+    const size_t directions = self.bidirectional ? 2 : 1;
     for (size_t k = 0; k < self.cells.size(); ++k) {
+      auto named = [&](const char* name, auto& parameter) {
+        fmt::memory_buffer text;
+        fmt::format_to(std::back_inserter(text), "{}_l{}{}", name, k / directions, k % directions ? "_reverse" : "");
+        f(std::string_view(text.data(), text.size()), parameter);
+      };
       auto& cell = self.cells[k];
-      const size_t directions = self.bidirectional ? 2 : 1;
-      std::string suffix = "_l" + std::to_string(k / directions) + (k % directions == 1 ? "_reverse" : "");
-      f("weight_ih" + suffix, cell.weight_ih), f("weight_hh" + suffix, cell.weight_hh);
-      f("bias_ih" + suffix, cell.bias_ih), f("bias_hh" + suffix, cell.bias_hh);
+      named("weight_ih", cell.weight_ih), named("weight_hh", cell.weight_hh);
+      named("bias_ih", cell.bias_ih), named("bias_hh", cell.bias_hh);
     }
   }
 };

@@ -74,21 +74,21 @@ Var detail::singular_factor(const Var& factor, const Var& g) {
 
 Var sub(Operand a, Operand b) {
   auto [x, y] = same_dtype("sub", a, b);
-  Tensor difference = arithmetic("sub", x.value(), y.value(), [](auto u, auto v) { return u - v; });
+  Tensor difference = arithmetic("sub", x.value(), y.value(), [](auto u, auto v) TAPEDECK_LANES { return u - v; });
   return record("sub", std::move(difference), Input{a, [](const Var& g) { return g; }},
                 Input{b, [](const Var& g) { return -g; }});
 }
 
 Var mul(Operand a, Operand b) {
   auto [x, y] = same_dtype("mul", a, b);
-  Tensor product = arithmetic("mul", x.value(), y.value(), [](auto u, auto v) { return u * v; });
+  Tensor product = arithmetic("mul", x.value(), y.value(), [](auto u, auto v) TAPEDECK_LANES { return u * v; });
   return record("mul", std::move(product), Input{a, [y = Var(y)](const Var& g) { return g * y; }},
                 Input{b, [x = Var(x)](const Var& g) { return g * x; }});
 }
 
 Var div(Operand a, Operand b) {
   auto [x, y] = same_dtype("div", a, b);
-  Tensor quotient = kernels::map("div", x.value(), y.value(), [](auto u, auto v) { return u / v; });
+  Tensor quotient = kernels::map("div", x.value(), y.value(), [](auto u, auto v) TAPEDECK_LANES { return u / v; });
   return record("div", std::move(quotient),
                 Input{a, [y = Var(y)](const Var& g) { return g * singular_factor(1 / y, g); }},
                 Input{b, [y = Var(y)](const Var& g, const Var& q) { return g * singular_factor(-q / y, g); }});
@@ -102,39 +102,39 @@ Var neg(Operand x) {
     kernels::transform<int64_t>(
         y, [](int64_t v) { return -v; }, kernels::as<int64_t>(value));
   } else {
-    y = kernels::map("neg", value, [](auto v) { return -v; });
+    y = kernels::map("neg", value, [](auto v) TAPEDECK_LANES { return -v; });
   }
   return record("neg", std::move(y), Input{x, [](const Var& g) { return -g; }});
 }
 
 Var exp(Operand x) {
-  Tensor y = kernels::map("exp", x.value(), [](auto v) { return simd::exp(v); });
+  Tensor y = kernels::map("exp", x.value(), [](auto v) TAPEDECK_LANES { return simd::exp(v); });
   return record("exp", std::move(y), Input{x, [](const Var& g, const Var& y) { return g * singular_factor(y, g); }});
 }
 
 Var log(Operand x) {
-  Tensor y = kernels::map("log", x.value(), [](auto v) { return simd::log(v); });
+  Tensor y = kernels::map("log", x.value(), [](auto v) TAPEDECK_LANES { return simd::log(v); });
   return record("log", std::move(y), Input{x, [x = x.var()](const Var& g) { return g * singular_factor(1 / x, g); }});
 }
 
 Var sqrt(Operand x) {
-  Tensor y = kernels::map("sqrt", x.value(), [](auto v) { return simd::sqrt(v); });
+  Tensor y = kernels::map("sqrt", x.value(), [](auto v) TAPEDECK_LANES { return simd::sqrt(v); });
   return record("sqrt", std::move(y),
                 Input{x, [](const Var& g, const Var& y) { return g * singular_factor(0.5 / y, g); }});
 }
 
 Var tanh(Operand x) {
-  Tensor y = kernels::map("tanh", x.value(), [](auto v) { return simd::tanh(v); });
+  Tensor y = kernels::map("tanh", x.value(), [](auto v) TAPEDECK_LANES { return simd::tanh(v); });
   return record("tanh", std::move(y), Input{x, [](const Var& g, const Var& y) { return g * (1 - y * y); }});
 }
 
 Var sigmoid(Operand x) {
-  Tensor y = kernels::map("sigmoid", x.value(), [](auto v) { return simd::sigmoid(v); });
+  Tensor y = kernels::map("sigmoid", x.value(), [](auto v) TAPEDECK_LANES { return simd::sigmoid(v); });
   return record("sigmoid", std::move(y), Input{x, [](const Var& g, const Var& y) { return g * (y * (1 - y)); }});
 }
 
 Var relu(Operand x) {
-  Tensor y = kernels::map("relu", x.value(), [](auto v) { return simd::max(v, decltype(v){}); });
+  Tensor y = kernels::map("relu", x.value(), [](auto v) TAPEDECK_LANES { return simd::max(v, decltype(v){}); });
   return record("relu", std::move(y), Input{x, [](const Var& g, const Var& y) { return masked_fill(g, y <= 0, 0); }});
 }
 
@@ -161,15 +161,16 @@ Var gelu(Operand x) {
 }
 
 Var softplus(Operand x) {
-  Tensor y = kernels::map("softplus", x.value(), [](auto v) {
+  Tensor y = kernels::map("softplus", x.value(), [](auto v) TAPEDECK_LANES {
     return simd::max(v, decltype(v){}) + simd::log1p(simd::exp(-simd::abs(v)));  // exp of non-positive numbers only
   });
   return record("softplus", std::move(y), Input{x, [x = x.var()](const Var& g) { return g * sigmoid(x); }});
 }
 
 Var log_sigmoid(Operand x) {
-  Tensor y = kernels::map("log_sigmoid", x.value(),
-                          [](auto v) { return simd::min(v, decltype(v){}) - simd::log1p(simd::exp(-simd::abs(v))); });
+  Tensor y = kernels::map("log_sigmoid", x.value(), [](auto v) TAPEDECK_LANES {
+    return simd::min(v, decltype(v){}) - simd::log1p(simd::exp(-simd::abs(v)));
+  });
   return record("log_sigmoid", std::move(y), Input{x, [x = x.var()](const Var& g) { return g * sigmoid(-x); }});
 }
 
@@ -196,7 +197,7 @@ Var abs(Operand x) {
 
 Var square(Operand x) {
   const Tensor& value = x.value();
-  return record("square", arithmetic("square", value, value, [](auto u, auto v) { return u * v; }),
+  return record("square", arithmetic("square", value, value, [](auto u, auto v) TAPEDECK_LANES { return u * v; }),
                 Input{x, [x = x.var()](const Var& g) { return g * (2 * x); }});
 }
 

@@ -8,6 +8,7 @@
 #include <tapedeck/ops/softmax.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -35,7 +36,7 @@ Targets checked_targets(const char* op, const Tensor& targets, int64_t classes, 
 
 // Positions of the targets that count.
 Tensor counted_rows(const Tensor& targets, std::optional<int64_t> ignored) {
-  std::vector<int64_t, CachingAllocator<int64_t>> rows;
+  CachedVector<int64_t> rows;
   const int64_t* t = targets.data<int64_t>();
   for (int64_t i = 0; i < targets.numel(); ++i) {
     if (!ignored || t[i] != *ignored) rows.push_back(i);
@@ -91,7 +92,7 @@ TAPEDECK_KERNEL void logit_gradients(T* dx, const T* x, const T* g, const T* log
       continue;
     }
     const T top = rows::row_max(x, C), log_sum = log_total[r], gr = g[r];
-    auto slope = [&](simd::Vec<T> v) { return (simd::exp((v - top) - log_sum) - spread) * gr; };
+    auto slope = [&](simd::Vec<T> v) TAPEDECK_LANES { return (simd::exp((v - top) - log_sum) - spread) * gr; };
     int64_t c = 0;
     for (; c + width <= C; c += width) simd::store(dx + c, slope(simd::load(x + c)));
     if (c < C) {
@@ -140,7 +141,7 @@ Var cross_entropy(Operand logits, Operand targets, const CrossEntropyOptions& op
           logit_gradients(dx.mutable_data<T>(), x.data<T>(), pass.g.data<T>(), pass.saved[0].data<T>(),
                           t.data<int64_t>(), pass.saved[1].data<bool>(), rows, C, e);
         });
-        return std::vector{dx, Tensor()};
+        return std::array{dx, Tensor()};
       },
       [e, ignore = options.ignore_index](std::span<const Var> in) { return composed_losses(in[0], in[1], ignore, e); });
 

@@ -104,7 +104,7 @@ Var join(const char* op, size_t count, const Part& part, int64_t dim) {
     return [d, start, stop](const Var& g) { return slice(g, d, start, stop); };
   };
   using Rule = decltype(rule_of(0, 0));
-  std::vector<Input<Rule>, CachingAllocator<Input<Rule>>> inputs;
+  CachedVector<Input<Rule>> inputs;
   int64_t start = 0;
   for (size_t k = 0; k < count; ++k) {
     const Operand& x = part(k);
@@ -126,7 +126,7 @@ void check_stacked(const Var& first, const Var& part, size_t k) {
 }  // namespace
 
 Var cat(std::span<const Var> parts, int64_t dim, Site site) {
-  std::vector<Operand, CachingAllocator<Operand>> operands;
+  CachedVector<Operand> operands;
   for (const Var& part : parts) operands.emplace_back(part, site.file, site.line);
   return join(
       "cat", operands.size(), [&](size_t k) -> const Operand& { return operands[k]; }, dim);
@@ -140,7 +140,7 @@ Var cat(std::initializer_list<Operand> parts, int64_t dim) {
 Var stack(std::span<const Var> parts, int64_t dim, Site site) {
   if (parts.empty()) fail("stack: expected at least one tensor");
   dim = normalize_dim("stack", dim, parts[0].rank() + 1);
-  std::vector<Var, CachingAllocator<Var>> rows;
+  CachedVector<Var> rows;
   for (size_t k = 0; k < parts.size(); ++k) {
     check_stacked(parts[0], parts[k], k);
     rows.push_back(unsqueeze(Operand(parts[k], site.file, site.line), dim));
@@ -149,7 +149,7 @@ Var stack(std::span<const Var> parts, int64_t dim, Site site) {
 }
 
 Var stack(std::initializer_list<Operand> parts, int64_t dim) {
-  std::vector<Var, CachingAllocator<Var>> vars;
+  CachedVector<Var> vars;
   for (const Operand& part : parts) vars.push_back(part.var());
   return stack(vars, dim, parts.size() > 0 ? parts.begin()->site() : Site{});
 }

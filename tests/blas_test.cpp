@@ -1,5 +1,6 @@
 // Matrix products: leading dimensions of odd layouts, every small size, empty extents, NumPy's shape rules, threads.
 #include <tapedeck/core/blas.h>
+#include <tapedeck/core/small_product.h>
 #include <tapedeck/ops/ops.h>
 
 #include <thread>
@@ -386,6 +387,49 @@ TEST_CASE("products on two threads at once equal those of one") {
       other.join();
       for (const std::vector<Tensor>& result : results) {
         for (size_t i = 0; i < serial.size(); ++i) CHECK(same_bits(result[i], serial[i]));
+      }
+    }
+  }
+}
+
+TEST_CASE("our own product: sizes around its blocks; any strides; added to what is there") {
+  Rng rng(5);
+  for (DType dtype : {F32, F64}) {
+    for (int64_t inner : {1, 7, 16, 130, 256, 257, 515}) {
+      for (int64_t m : {1, 2, 3, 5, 6, 8, 13, 21}) {
+        for (int64_t n : {1, 4, 8, 31, 32, 33, 50}) {
+          const Tensor a = random({m, inner}, dtype, rng), b = random({inner, n}, dtype, rng);
+          const Tensor expected = naive_product(a, b);
+          for (const Tensor& left : {a, a.transpose().clone().transpose()}) {
+            for (const Tensor& right : {b, b.transpose().clone().transpose()}) {
+              Tensor fresh = Tensor::full({m, n}, not_a_number, dtype), added = expected.clone();
+              dispatch_floating("product", dtype, [&]<class T> {
+                auto matrix = [](const Tensor& x) {
+                  return blas::Matrix<T>{x.data<T>(), x.size(0), x.size(1), x.strides()[0], x.strides()[1]};
+                };
+                blas::small_product<T>(matrix(left), matrix(right), T{0}, fresh.mutable_data<T>(), n);
+                blas::small_product<T>(matrix(left), matrix(right), T{-1}, added.mutable_data<T>(), n);
+              });
+              const bool right_values = close(fresh, expected, 10 * tolerance(dtype));
+              const bool cancels = close(added, Tensor::zeros({m, n}, dtype), 100 * tolerance(dtype));
+              CHECK_MESSAGE((right_values && cancels), m << " x " << inner << " x " << n);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("few rows against a weight: a row alone has the bits of the row among others") {
+  Rng rng(6);
+  for (DType dtype : {F32, F64}) {
+    const Tensor x = random({20, 300}, dtype, rng), weight = random({45, 300}, dtype, rng);
+    const Tensor all = matmul(x, weight.transpose()).value();
+    for (int64_t rows : {1, 2, 3, 5, 8}) {
+      for (int64_t first : {0, 7, 12}) {
+        const Tensor some = matmul(x.slice(0, first, first + rows), weight.transpose()).value();
+        CHECK(same_bits(some, all.slice(0, first, first + rows)));
       }
     }
   }

@@ -258,7 +258,7 @@ TEST_CASE("training: reversal is learned with both attentions") {
 
     // The rows that it gets right, alone.
     const Decoded decoded = model.greedy_decode(held_out.source, held_out.target_out.size(1));
-    const std::vector<int64_t> lengths = row_lengths(held_out.source);
+    const CachedVector<int64_t> lengths = row_lengths(held_out.source);
     std::vector<Sequence> sources, targets;
     for (int64_t b = 0; b < 128; ++b) {
       const size_t row = static_cast<size_t>(b);
