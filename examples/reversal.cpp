@@ -1,6 +1,7 @@
 // Learns to reverse sequences: a GRU encoder-decoder with attention finds the alignment t -> n - 1 - t by itself.
 #include <tapedeck/core/blas.h>
 #include <tapedeck/models/metrics.h>
+#include <tapedeck/models/seq2seq.h>
 #include <tapedeck/models/svg.h>
 #include <tapedeck/models/terminal.h>
 #include <tapedeck/models/trainer.h>

@@ -21,7 +21,8 @@ double Perplexity::log_value() const {
 
 double Perplexity::value() const { return std::exp(log_value()); }
 
-ReversalScore evaluate_reversal(const Seq2SeqAttention& model, const Batch& batch) {
+ReversalScore evaluate_reversal(const std::function<std::unique_ptr<Decoding>(const Tensor&)>& begin,
+                                const Batch& batch) {
   const int64_t B = batch.source.size(0), T = batch.target_out.size(1);
   if (B == 0) fail("evaluate: the batch is empty");
   const CachedVector<int64_t> lengths = row_lengths(batch.source), target_lengths = row_lengths(batch.target_out);
@@ -34,10 +35,11 @@ ReversalScore evaluate_reversal(const Seq2SeqAttention& model, const Batch& batc
            target_lengths[b], lengths[b]);
     }
   }
-  const Decoded decoded = model.greedy_decode(batch.source, T);
+  const Decoded decoded = greedy_decode(*begin(batch.source), T);
   const int64_t L = decoded.tokens.size(1);
   const Tensor target = batch.target_out.contiguous();
-  const Tensor looked_at = argmax(decoded.attention).value();  // (B, L)
+  const Tensor looked_at =  // (B, L)
+      decoded.attention.defined() ? argmax(decoded.attention).value() : Tensor::full({B, L}, -1, DType::i64);
   const int64_t *want = target.data<int64_t>(), *got = decoded.tokens.data<int64_t>(), *at = looked_at.data<int64_t>();
 
   int64_t exact = 0, right = 0, tokens = 0, aligned = 0, symbols = 0;

@@ -1,7 +1,7 @@
 // How well a model does. Shapes of predictions and targets must agree; nothing broadcasts.
 #pragma once
 
-#include <tapedeck/models/seq2seq.h>
+#include <tapedeck/models/sequence_model.h>
 
 namespace tapedeck {
 
@@ -25,7 +25,12 @@ struct ReversalScore {
 };
 
 // Decodes greedily: the targets are compared with, never fed. Alignment counts the steps of the decoded rows in which
-// a symbol was due.
-ReversalScore evaluate_reversal(const Seq2SeqAttention& model, const Batch& batch);
+// a symbol was due; it is 0 for models without attention.
+ReversalScore evaluate_reversal(const std::function<std::unique_ptr<Decoding>(const Tensor& source)>& begin,
+                                const Batch& batch);
+
+ReversalScore evaluate_reversal(const SequenceModel auto& model, const Batch& batch) {
+  return evaluate_reversal([&](const Tensor& source) { return model.begin(source); }, batch);
+}
 
 }  // namespace tapedeck

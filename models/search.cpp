@@ -136,9 +136,7 @@ std::vector<Offer> offers(Decoding& decoding, const SearchOptions& o, const std:
   return result;
 }
 
-Partial extended(const Partial& p, const Offer& offer, int64_t token, int64_t row) {
-  Partial next = p;
-  next.row = row;
+Partial extended(Partial next, const Offer& offer, int64_t token) {
   next.h.tokens.push_back(token);
   next.h.log_p += offer.log_p[static_cast<size_t>(token)];
   next.h.finished = token == eos_id;
@@ -190,7 +188,8 @@ std::vector<Hypothesis> single_search(Decoding& decoding, const SearchOptions& o
       if (*std::max_element(ruled.begin(), ruled.end()) == minus_inf) {
         fail("search: no token is allowed after {} tokens of sentence {}", live[i].h.tokens.size(), live[i].sentence);
       }
-      Partial next = extended(live[i], offered[i], choose(live[i], ruled), live[i].row);
+      const int64_t token = choose(live[i], ruled);
+      Partial next = extended(std::move(live[i]), offered[i], token);
       set_score(o, next, next.h.log_p);
       const bool ends = next.h.finished || static_cast<int64_t>(next.h.tokens.size()) == o.max_length;
       if (ends)
@@ -210,6 +209,41 @@ std::vector<Hypothesis> single_search(Decoding& decoding, const SearchOptions& o
 std::vector<Hypothesis> greedy_search(Decoding& decoding, const SearchOptions& options) {
   return single_search(decoding, options,
                        [](const Partial&, const std::vector<double>& log_p) { return first_largest(log_p); });
+}
+
+Decoded greedy_decode(Decoding& decoding, int64_t max_length) {
+  if (max_length < 1) fail("greedy decode: expected max length >= 1, got {}", max_length);
+  NoGrad pause;
+  const int64_t B = decoding.rows();
+  if (B == 0) {  // a step tells the width of its attention
+    const Tensor weights = decoding.step(Tensor::empty({0}, DType::i64)).weights;
+    return {Tensor::empty({0, 0}, DType::i64),
+            {},
+            {},
+            weights.defined() ? Tensor::empty({0, 0, weights.size(1)}, DType::f64) : Tensor()};
+  }
+  const std::vector<Hypothesis> rows = greedy_search(decoding, {.max_length = max_length});
+  Decoded result;
+  size_t L = 0;
+  for (const Hypothesis& h : rows) L = std::max(L, h.tokens.size());
+  result.tokens = Tensor::full({B, static_cast<int64_t>(L)}, pad_id, DType::i64);
+  int64_t* tokens = result.tokens.mutable_data<int64_t>();
+  double* weights = nullptr;
+  const size_t S = rows[0].weights.empty() ? 0 : rows[0].weights[0].size();
+  if (S > 0) {
+    result.attention = Tensor::zeros({B, static_cast<int64_t>(L), static_cast<int64_t>(S)}, DType::f64);
+    weights = result.attention.mutable_data<double>();
+  }
+  for (const Hypothesis& h : rows) {
+    std::copy(h.tokens.begin(), h.tokens.end(), tokens);
+    tokens += L;
+    result.lengths.push_back(static_cast<int64_t>(h.tokens.size()));
+    result.finished.push_back(h.finished);
+    if (!weights) continue;
+    for (size_t t = 0; t < h.weights.size(); ++t) std::copy(h.weights[t].begin(), h.weights[t].end(), weights + t * S);
+    weights += L * S;
+  }
+  return result;
 }
 
 std::vector<Hypothesis> sample_search(Decoding& decoding, const Rng& rng, const SearchOptions& options) {
@@ -257,7 +291,7 @@ std::vector<std::vector<Hypothesis>> beam_search(Decoding& decoding, const Searc
     };
     std::vector<std::vector<Candidate>> by_sentence(finished.size());
     for (size_t i = 0; i < live.size(); ++i) {
-      const double coverage = extended(live[i], offered[i], eos_id, 0).coverage(o);  // the same for every token
+      const double coverage = extended(live[i], offered[i], eos_id).coverage(o);  // the same for every token
       for (size_t v = 0; v < offered[i].ruled.size(); ++v) {
         const double ruled = ruled_log_p[i] + offered[i].ruled[v];
         if (ruled == minus_inf) continue;
@@ -280,7 +314,7 @@ std::vector<std::vector<Hypothesis>> beam_search(Decoding& decoding, const Searc
         const bool ends = c.token == eos_id;
         const bool stays = !ends && kept < o.beam;
         if (!ends && !stays && !trace) continue;
-        Partial next = extended(live[c.from], offered[c.from], c.token, live[c.from].row);
+        Partial next = extended(live[c.from], offered[c.from], c.token);
         set_score(o, next, c.ruled);
         if (trace) {
           trace->push_back({static_cast<int64_t>(b), step, next.h.tokens, next.h.log_p, length_penalty(o, step),
@@ -341,7 +375,7 @@ std::vector<Hypothesis> exhaustive_search(Decoding& decoding, const SearchOption
     for (size_t i = 0; i < live.size(); ++i) {
       for (size_t v = 0; v < offered[i].ruled.size(); ++v) {
         if (offered[i].ruled[v] == minus_inf) continue;
-        Partial next = extended(live[i], offered[i], static_cast<int64_t>(v), live[i].row);
+        Partial next = extended(live[i], offered[i], static_cast<int64_t>(v));
         const double ruled = ruled_log_p[i] + offered[i].ruled[v];
         set_score(options, next, ruled);
         if (next.h.finished) {

@@ -76,6 +76,17 @@ struct SearchEvent {
 // The likeliest token at every step; ties take the lowest id. One hypothesis a sentence.
 std::vector<Hypothesis> greedy_search(Decoding& decoding, const SearchOptions& options = {});
 
+// What greedy decoding gives for every row, as tensors.
+struct Decoded {
+  Tensor tokens;                 // i64 (B, L): up to and with eos, then pads; L is the longest row's length
+  std::vector<int64_t> lengths;  // tokens of each row, eos counted
+  std::vector<bool> finished;    // false where the limit came before eos
+  Tensor attention;              // f64 (B, L, S); rows after eos are 0; undefined for models without
+};
+
+// greedy_search without rules: feeds back the argmax until every row has given eos, at most max_length steps.
+Decoded greedy_decode(Decoding& decoding, int64_t max_length);
+
 // Keeps the `beam` best unfinished hypotheses of each sentence beside a list of finished ones, and stops when no live
 // one can still win. Results are sorted, best first; ties by ids. Where fewer than n_best finished, the best unfinished
 // ones follow, flagged. `trace` receives every expansion that was looked at. Throws on NaN logits, and on options

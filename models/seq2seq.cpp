@@ -23,16 +23,6 @@ Advanced advance(const Seq2SeqAttention& model, const Var& embedded, const Opera
   return {next, attended.context, attended.weights};
 }
 
-// (B, S): true where the row has a token.
-Tensor valid_positions(std::span<const int64_t> lengths, int64_t S) {
-  Tensor mask = Tensor::empty({static_cast<int64_t>(lengths.size()), S}, DType::boolean);
-  bool* p = mask.mutable_data<bool>();
-  for (int64_t n : lengths) {
-    for (int64_t s = 0; s < S; ++s) *p++ = s < n;
-  }
-  return mask;
-}
-
 }  // namespace
 
 Seq2SeqAttention::Seq2SeqAttention(const Seq2SeqOptions& o, Rng& rng)
@@ -46,7 +36,7 @@ Seq2SeqAttention::Seq2SeqAttention(const Seq2SeqOptions& o, Rng& rng)
 
 Seq2SeqAttention::Encoded Seq2SeqAttention::encode(const Tensor& source) const {
   Scope scope("encoder");
-  const CachedVector<int64_t> lengths = row_lengths(source, pad_id);
+  const auto lengths = row_lengths(source, pad_id);
   Var embedded = embed(source);
   GRU::Result read = encoder_pads == EncoderPads::by_length ? encoder(embedded, lengths) : encoder(embedded);
   Var both = cat({select(read.final_state, 0, 0), select(read.final_state, 0, 1)}, 1);
@@ -62,26 +52,32 @@ Seq2SeqAttention::Step Seq2SeqAttention::decode_step(const Tensor& previous, Ope
   return {out(cat({next.state, next.context}, 1)), next.state, next.weights};
 }
 
-Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const Tensor& target_in) const {
-  if (target_in.rank() != 2 || source.rank() != 2 || target_in.size(0) != source.size(0) || target_in.size(1) < 1) {
-    fail("seq2seq: expected source (B, S) and target (B, T) with T >= 1, got {} and {}", source.shape(),
-         target_in.shape());
-  }
+Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const Tensor& target_in,
+                                                   const TrainingPass& pass) const {
+  check_sequences("seq2seq", source, target_in);
+  const FedTokens fed(target_in, pass);
   auto [memory, state] = encode(source);
   Var embedded = embed(target_in);  // (B, T, d)
-  CachedVector<Var> states, weights;
+  std::vector<Var, CachingAllocator<Var>> features, weights;
   for (int64_t t = 0; t < target_in.size(1); ++t) {
     Scope scope("decoder.step", t);
-    Advanced next = advance(*this, select(embedded, 1, t), state, memory);
+    Var x = select(embedded, 1, t);
+    if (t > 0 && !fed.forced()) {
+      x = embed(fed.at(t, [&] {
+        NoGrad pause;
+        return out(features.back()).value();
+      }()));
+    }
+    Advanced next = advance(*this, x, state, memory);
     state = next.state;
-    states.push_back(cat({next.state, next.context}, 1));
+    features.push_back(cat({next.state, next.context}, 1));
     weights.push_back(next.weights);
   }
-  return {out(stack(states, 1)), stack(weights, 1)};
+  return {out(stack(features, 1)), stack(weights, 1)};
 }
 
-Var Seq2SeqAttention::loss(const Batch& batch) const {
-  return cross_entropy(forward(batch.source, batch.target_in).logits, batch.target_out, {.ignore_index = pad_id});
+Var Seq2SeqAttention::loss(const Batch& batch, const TrainingPass& pass) const {
+  return target_loss(forward(batch.source, batch.target_in, pass).logits, batch, pass);
 }
 
 namespace {
@@ -126,42 +122,7 @@ std::unique_ptr<Decoding> Seq2SeqAttention::begin(const Tensor& source) const {
 }
 
 Decoded Seq2SeqAttention::greedy_decode(const Tensor& source, int64_t max_length) const {
-  if (max_length < 1) fail("greedy decode: expected max length >= 1, got {}", max_length);
-  NoGrad pause;
-  auto [memory, state] = encode(source);
-  const int64_t B = source.size(0);
-  Tensor previous = Tensor::full({B}, bos_id, DType::i64);
-  std::vector<Var> tokens, weights;
-  Decoded result{{},
-                 std::vector<int64_t>(static_cast<size_t>(B), max_length),
-                 std::vector<bool>(static_cast<size_t>(B), false),
-                 {}};
-  int64_t open = B;  // rows that have not given eos
-  for (int64_t t = 0; t < max_length && open > 0; ++t) {
-    Step step = decode_step(previous, state, memory);
-    state = step.state;
-    Tensor next = argmax(step.logits).value(), attended = step.weights.value().clone();
-    int64_t* y = next.mutable_data<int64_t>();
-    for (int64_t b = 0; b < B; ++b) {
-      size_t row = static_cast<size_t>(b);
-      if (result.finished[row]) {
-        y[b] = pad_id;
-        attended.select(0, b).fill_(0);
-      } else if (y[b] == eos_id) {
-        result.finished[row] = true;
-        result.lengths[row] = t + 1;
-        --open;
-      }
-    }
-    tokens.push_back(next);
-    weights.push_back(attended);
-    previous = next;
-  }
-  if (B == 0)
-    return {Tensor::empty({0, 0}, DType::i64), {}, {}, Tensor::empty({0, 0, source.size(1)}, out.weight.dtype())};
-  result.tokens = stack(tokens, 1).value();
-  result.attention = stack(weights, 1).value();
-  return result;
+  return tapedeck::greedy_decode(*begin(source), max_length);
 }
 
 }  // namespace tapedeck

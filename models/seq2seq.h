@@ -4,8 +4,7 @@
 // B batch, S source time, T target time, d model size, V vocabulary.
 #pragma once
 
-#include <tapedeck/models/search.h>
-#include <tapedeck/models/text.h>
+#include <tapedeck/models/sequence_model.h>
 #include <tapedeck/nn/attention.h>
 #include <tapedeck/nn/embedding.h>
 #include <tapedeck/nn/gru.h>
@@ -28,14 +27,6 @@ struct Seq2SeqOptions {
   AttentionKind attention = AttentionKind::additive;
   EncoderPads encoder_pads = EncoderPads::by_length;
   DType dtype = DType::f32;
-};
-
-// What greedy decoding gives for every row.
-struct Decoded {
-  Tensor tokens;                 // i64 (B, L): up to and with eos, then pads; L is the longest row's length
-  std::vector<int64_t> lengths;  // tokens of each row, eos counted
-  std::vector<bool> finished;    // false where the limit came before eos
-  Tensor attention;              // (B, L, S); rows after eos are 0
 };
 
 struct Seq2SeqAttention {
@@ -65,20 +56,17 @@ struct Seq2SeqAttention {
   //   context, weights = attention(state);  state' = cell([embed(y); context], state);  logits = out [state'; context]
   Step decode_step(const Tensor& previous, Operand state, const Memory& memory) const;
 
-  struct Output {
-    Var logits;     // (B, T, V)
-    Var attention;  // (B, T, S)
-  };
-  // Teacher forcing: step t reads target_in[:, t], i64 (B, T).
-  Output forward(const Tensor& source, const Tensor& target_in) const;
+  using Output = SequenceOutput;
+  // Teacher forcing, or what the pass says.
+  Output forward(const Tensor& source, const Tensor& target_in, const TrainingPass& pass = {}) const;
 
   // Mean cross entropy over the batch's target tokens, pads ignored.
-  Var loss(const Batch& batch) const;
+  Var loss(const Batch& batch, const TrainingPass& pass = {}) const;
 
   // For the searches of search.h.
   std::unique_ptr<Decoding> begin(const Tensor& source) const;
 
-  // Feeds back the argmax until every row has given eos, at most max_length steps. Records nothing.
+  // greedy_decode of search.h from the start. Records nothing.
   Decoded greedy_decode(const Tensor& source, int64_t max_length) const;
 
   static void fields(auto& self, auto&& f) {

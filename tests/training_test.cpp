@@ -1,5 +1,6 @@
 // Training loops: the trainer itself on one number, then the reversal task.
 #include <tapedeck/models/metrics.h>
+#include <tapedeck/models/seq2seq.h>
 #include <tapedeck/models/trainer.h>
 #include <tapedeck/ops/ops.h>
 

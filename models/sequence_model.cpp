@@ -1,0 +1,52 @@
+#include <tapedeck/models/sequence_model.h>
+#include <tapedeck/ops/ops.h>
+
+namespace tapedeck {
+
+Var target_loss(Operand logits, const Batch& batch, const TrainingPass& pass) {
+  return cross_entropy(logits, batch.target_out, {.ignore_index = pad_id, .label_smoothing = pass.label_smoothing});
+}
+
+void check_sequences(const char* model, const Tensor& source, const Tensor& target_in) {
+  if (target_in.rank() != 2 || source.rank() != 2 || target_in.size(0) != source.size(0) || target_in.size(1) < 1) {
+    fail("{}: expected source (B, S) and target (B, T) with T >= 1, got {} and {}", model, source.shape(),
+         target_in.shape());
+  }
+}
+
+FedTokens::FedTokens(const Tensor& target_in, const TrainingPass& pass)
+    : target_in_(target_in), teacher_ratio_(pass.teacher_ratio), coins_(0) {
+  if (!(teacher_ratio_ >= 0 && teacher_ratio_ <= 1)) {
+    fail("training pass: expected 0 <= teacher ratio <= 1, got {}", teacher_ratio_);
+  }
+  if (!pass.sampling && teacher_ratio_ > 0 && teacher_ratio_ < 1) {
+    fail("training pass: a teacher ratio of {} needs a stream of coins: set sampling", teacher_ratio_);
+  }
+  if (pass.sampling) coins_ = pass.sampling->split(pass.sampling->next());
+}
+
+Tensor FedTokens::at(int64_t t, const Tensor& logits) const {
+  const Tensor target = target_in_.select(1, t);
+  if (t == 0 || forced()) return target;
+  Tensor tokens = argmax(logits).value();
+  int64_t* token = tokens.mutable_data<int64_t>();
+  const Tensor given = target.contiguous();
+  const int64_t* y = given.data<int64_t>();
+  for (int64_t b = 0; b < tokens.numel(); ++b) {
+    const bool teacher =
+        coins_.split(static_cast<uint64_t>(b)).split(static_cast<uint64_t>(t)).bernoulli(teacher_ratio_);
+    if (teacher) token[b] = y[b];
+  }
+  return tokens;
+}
+
+Tensor valid_positions(std::span<const int64_t> lengths, int64_t S) {
+  Tensor mask = Tensor::empty({static_cast<int64_t>(lengths.size()), S}, DType::boolean);
+  bool* p = mask.mutable_data<bool>();
+  for (int64_t n : lengths) {
+    for (int64_t s = 0; s < S; ++s) *p++ = s < n;
+  }
+  return mask;
+}
+
+}  // namespace tapedeck

@@ -1,0 +1,76 @@
+// What encoder-decoder models have in common, so that training, searches and tests are written once for all of them.
+//
+// B batch, S source time, T target time, V vocabulary.
+#pragma once
+
+#include <tapedeck/models/search.h>
+#include <tapedeck/models/text.h>
+#include <tapedeck/nn/module.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+
+namespace tapedeck {
+
+// What a training pass does beyond the plain forward pass. The default is the plain pass, which is evaluation: what
+// trains has to be asked for.
+//
+//   Rng step = root.split("pass").split(number), dropout = step.split("dropout"), sampling = step.split("sampling");
+//   Var loss = model.loss(batch, {.dropout = &dropout, .sampling = &sampling, .teacher_ratio = .8});
+struct TrainingPass {
+  Rng* dropout = nullptr;  // the stream of dropout masks, which advances; null: nothing is dropped
+  // Scheduled sampling (Bengio et al. 2015, arXiv:1506.03099): from the second step on, the decoder is fed the target
+  // with probability teacher_ratio, else its own likeliest token, a constant. One coin for each row and step: that of
+  // row b and step t depends on the stream, b and t alone. The stream advances by one word a pass, whatever the ratio.
+  Rng* sampling = nullptr;     // the stream of coins; may be null where the ratio is 0 or 1
+  double teacher_ratio = 1;    // 1: teacher forcing; 0: free running
+  double label_smoothing = 0;  // of the loss: see cross_entropy
+};
+
+// What a pass over a batch gives.
+struct SequenceOutput {
+  Var logits;     // (B, T, V)
+  Var attention;  // (B, T, S); undefined for models without
+};
+
+// A model of target sequences given source sequences.
+//   forward(source, target_in, pass = {})   ids i64 (B, S) and (B, T), padded at the end; step t reads target_in[:, t]
+//   loss(batch, pass = {})                  mean cross entropy over the targets, pads ignored
+//   begin(source)                           for the searches of search.h; the model must outlive the result
+template <class M>
+concept SequenceModel = Module<M> &&
+    requires(const M& model, const Tensor& ids, const Batch& batch, const TrainingPass& pass) {
+  { model.forward(ids, ids) } -> std::same_as<SequenceOutput>;
+  { model.forward(ids, ids, pass) } -> std::same_as<SequenceOutput>;
+  { model.loss(batch) } -> std::same_as<Var>;
+  { model.loss(batch, pass) } -> std::same_as<Var>;
+  { model.begin(ids) } -> std::same_as<std::unique_ptr<Decoding>>;
+};
+
+// The mean cross entropy of logits (B, T, V) against the batch's targets, pads ignored, smoothed as the pass says.
+Var target_loss(Operand logits, const Batch& batch, const TrainingPass& pass = {});
+
+// Throws unless source (B, S) and target_in (B, T), T >= 1, have as many rows.
+void check_sequences(const char* model, const Tensor& source, const Tensor& target_in);
+
+// The tokens that a pass feeds to a decoder running step by step: the target's, or by scheduled sampling its own.
+class FedTokens {
+ public:
+  // Draws the pass's word from the stream of coins. Throws on a ratio outside 0..1, or between them without a stream.
+  FedTokens(const Tensor& target_in, const TrainingPass& pass);
+
+  bool forced() const { return teacher_ratio_ == 1; }  // all are the target's
+  // i64 (B,): the tokens of step t. `logits` (B, V) are those of step t - 1; not looked at where t = 0 or forced.
+  Tensor at(int64_t t, const Tensor& logits = {}) const;
+
+ private:
+  Tensor target_in_;
+  double teacher_ratio_;
+  Rng coins_;
+};
+
+// (B, S): true where the row has a token.
+Tensor valid_positions(std::span<const int64_t> lengths, int64_t S);
+
+}  // namespace tapedeck
