@@ -1,43 +1,118 @@
 #include <tapedeck/models/seq2seq.h>
 #include <tapedeck/ops/ops.h>
 
-#include <algorithm>
+#include <cmath>
 
 namespace tapedeck {
 namespace {
 
-AnyAttention make_attention(const Seq2SeqOptions& options, Rng& rng) {
-  const int64_t d = options.d_model;
-  if (options.attention == AttentionKind::dot) return DotProductAttention(d, 2 * d, rng, options.dtype);
-  return AdditiveAttention(d, 2 * d, d, rng, options.dtype);
+using Vars = std::vector<Var, CachingAllocator<Var>>;
+
+// The encoder's size; throws on options that do not go together.
+int64_t checked_encoder_size(const Seq2SeqOptions& o) {
+  if (o.encoder_size < 0) fail("seq2seq: expected encoder size >= 0, got {}", o.encoder_size);
+  const int64_t d = o.d_model, h = o.encoder_size == 0 ? d : o.encoder_size;
+  const bool luong = o.order == DecoderOrder::luong;
+  if (o.input_feeding && !luong) {
+    fail("seq2seq: input feeding belongs to luong order; bahdanau order feeds the context anyway");
+  }
+  if (o.tied_output && !luong) {
+    fail(
+        "seq2seq: a tied output layer must read {} features, as many as the embedding has; in bahdanau order it reads "
+        "{} (state and context); use DecoderOrder::luong",
+        d, d + 2 * h);
+  }
+  if (o.shared_embedding && o.target_vocabulary != 0 && o.target_vocabulary != o.vocabulary) {
+    fail("seq2seq: a shared embedding has one vocabulary, got {} and {}; set shared_embedding = false", o.vocabulary,
+         o.target_vocabulary);
+  }
+  if (!(o.dropout >= 0 && o.dropout <= 1)) fail("seq2seq: expected 0 <= dropout <= 1, got {}", o.dropout);
+  return h;
+}
+
+int64_t target_vocabulary(const Seq2SeqOptions& o) {
+  return o.target_vocabulary == 0 ? o.vocabulary : o.target_vocabulary;
+}
+
+std::optional<Embedding> separate_embedding(const Seq2SeqOptions& o, Rng& rng) {
+  if (o.shared_embedding) return std::nullopt;
+  return Embedding(target_vocabulary(o), o.d_model, rng, {.padding_idx = pad_id, .dtype = o.dtype});
+}
+
+// a_t = tanh(W_c [context; s_t])
+Var attentional_vector(const Seq2SeqAttention& model, const Var& context, const Var& state) {
+  return tanh((*model.W_c)(cat({context, state}, -1)));
 }
 
 struct Advanced {
-  Var state, context, weights;
+  Var state, features, weights;  // features: what the output layer reads
 };
 
 // All of a step but the output layer, which teacher forcing runs for all steps at once.
-Advanced advance(const Seq2SeqAttention& model, const Var& embedded, const Operand& state, const Memory& memory) {
-  AttentionResult attended = attend(model.attention, state, memory);
-  Var next = model.decoder_cell(cat({embedded, attended.context}, 1), state);
-  return {next, attended.context, attended.weights};
+Advanced advance(const Seq2SeqAttention& model, const Var& embedded, const Var& state, const Memory& memory, int64_t t,
+                 const Var& attentional) {
+  if (model.order == DecoderOrder::bahdanau) {
+    auto [context, weights] = attend(model.attention, state, memory, t);
+    Var next = model.decoder_cell(cat({embedded, context}, 1), state);
+    return {next, cat({next, context}, 1), weights};
+  }
+  Var x = embedded;
+  if (model.input_feeding) {
+    x = cat({x, attentional.defined() ? attentional : Var(Tensor::zeros(embedded.shape(), embedded.dtype()))}, 1);
+  }
+  Var next = model.decoder_cell(x, state);
+  auto [context, weights] = attend(model.attention, next, memory, t);
+  return {next, attentional_vector(model, context, next), weights};
+}
+
+// Without input feeding no step of luong order needs the attention of another: all attend at once.
+struct Attended {
+  Var features, weights;  // (B, T, d), (B, T, S)
+};
+Attended luong_steps(const Seq2SeqAttention& model, const Var& embedded, Var state, const Memory& memory) {
+  Var gates = model.decoder_cell.input_gates(embedded);
+  Vars states;
+  for (int64_t t = 0; t < embedded.size(1); ++t) {
+    Scope scope("decoder.step", t);
+    state = model.decoder_cell.step(select(gates, 1, t), state);
+    states.push_back(state);
+  }
+  Var all = stack(states, 1);
+  auto [context, weights] = attend(model.attention, all, memory);
+  return {attentional_vector(model, context, all), weights};
 }
 
 }  // namespace
 
 Seq2SeqAttention::Seq2SeqAttention(const Seq2SeqOptions& o, Rng& rng)
     : embed(o.vocabulary, o.d_model, rng, {.padding_idx = pad_id, .dtype = o.dtype}),
-      encoder(o.d_model, o.d_model, rng, {.bidirectional = true, .dtype = o.dtype}),
-      bridge(2 * o.d_model, o.d_model, rng, {.dtype = o.dtype}),
-      attention(make_attention(o, rng)),
-      decoder_cell(3 * o.d_model, o.d_model, rng, {.dtype = o.dtype}),
-      out(3 * o.d_model, o.vocabulary, rng, {.dtype = o.dtype}),
-      encoder_pads(o.encoder_pads) {}
+      target_embed(separate_embedding(o, rng)),
+      encoder(o.d_model, checked_encoder_size(o), rng, {.bidirectional = true, .dtype = o.dtype}),
+      bridge(2 * encoder.hidden_size(), o.d_model, rng, {.dtype = o.dtype}),
+      attention(make_attention(o.attention, o.d_model, 2 * encoder.hidden_size(), rng, o.dtype)),
+      decoder_cell(o.order == DecoderOrder::bahdanau ? o.d_model + 2 * encoder.hidden_size()
+                   : o.input_feeding                 ? 2 * o.d_model
+                                                     : o.d_model,
+                   o.d_model, rng, {.dtype = o.dtype}),
+      W_c(o.order == DecoderOrder::bahdanau ? std::nullopt
+                                            : std::optional(Linear(2 * encoder.hidden_size() + o.d_model, o.d_model,
+                                                                   rng, {.bias = false, .dtype = o.dtype}))),
+      out(o.order == DecoderOrder::bahdanau ? o.d_model + 2 * encoder.hidden_size() : o.d_model, target_vocabulary(o),
+          rng, {.dtype = o.dtype}),
+      encoder_pads(o.encoder_pads),
+      order(o.order),
+      input_feeding(o.input_feeding),
+      dropout(o.dropout) {
+  if (o.tied_output) {
+    out.weight = target_embedding().weight;
+    out.weight.mutable_value().mul_(1 / std::sqrt(static_cast<double>(o.d_model)));
+  }
+}
 
-Seq2SeqAttention::Encoded Seq2SeqAttention::encode(const Tensor& source) const {
+Seq2SeqAttention::Encoded Seq2SeqAttention::encode(const Tensor& source, Rng* rng) const {
   Scope scope("encoder");
   const auto lengths = row_lengths(source, pad_id);
-  Var embedded = embed(source);
+  Var embedded = tapedeck::dropout(embed(source), dropout, rng);
   GRU::Result read = encoder_pads == EncoderPads::by_length ? encoder(embedded, lengths) : encoder(embedded);
   Var both = cat({select(read.final_state, 0, 0), select(read.final_state, 0, 1)}, 1);
   Tensor valid = valid_positions(lengths, source.size(1));
@@ -45,35 +120,41 @@ Seq2SeqAttention::Encoded Seq2SeqAttention::encode(const Tensor& source) const {
   return {memory, tanh(bridge(both))};
 }
 
-Seq2SeqAttention::Step Seq2SeqAttention::decode_step(const Tensor& previous, Operand state,
-                                                     const Memory& memory) const {
+Seq2SeqAttention::Step Seq2SeqAttention::decode_step(const Tensor& previous, Operand state, const Memory& memory,
+                                                     int64_t t, const Var& attentional) const {
   UserSite here(state);
-  Advanced next = advance(*this, embed(previous), state, memory);
-  return {out(cat({next.state, next.context}, 1)), next.state, next.weights};
+  Advanced next = advance(*this, target_embedding()(previous), state, memory, t, attentional);
+  return {out(next.features), next.state, next.weights, order == DecoderOrder::luong ? next.features : Var()};
 }
 
 Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const Tensor& target_in,
                                                    const TrainingPass& pass) const {
   check_sequences("seq2seq", source, target_in);
+  const int64_t B = target_in.size(0), T = target_in.size(1), d = decoder_cell.hidden_size();
   const FedTokens fed(target_in, pass);
-  auto [memory, state] = encode(source);
-  Var embedded = embed(target_in);  // (B, T, d)
-  std::vector<Var, CachingAllocator<Var>> features, weights;
-  for (int64_t t = 0; t < target_in.size(1); ++t) {
+  auto [memory, state] = encode(source, pass.dropout);
+  const StepDropout drop_embedded({B, T, d}, dropout, pass.dropout, embed.weight.dtype());
+  const StepDropout drop_features({B, T, out.weight.shape()[1]}, dropout, pass.dropout, embed.weight.dtype());
+  Var embedded = drop_embedded(target_embedding()(target_in));
+  if (order == DecoderOrder::luong && !input_feeding && fed.forced()) {
+    auto [features, weights] = luong_steps(*this, embedded, state, memory);
+    return {out(drop_features(features)), weights};
+  }
+  Vars features, weights;
+  for (int64_t t = 0; t < T; ++t) {
     Scope scope("decoder.step", t);
-    Var x = select(embedded, 1, t);
+    Var x = select(embedded, 1, t), attentional;
+    if (t > 0) attentional = features.back();  // read in luong order only
     if (t > 0 && !fed.forced()) {
-      x = embed(fed.at(t, [&] {
-        NoGrad pause;
-        return out(features.back()).value();
-      }()));
+      Tensor own = fed.at(t, [&] { return out(drop_features(features.back(), t - 1)); });
+      x = drop_embedded(target_embedding()(own), t);
     }
-    Advanced next = advance(*this, x, state, memory);
+    Advanced next = advance(*this, x, state, memory, t, attentional);
     state = next.state;
-    features.push_back(cat({next.state, next.context}, 1));
+    features.push_back(next.features);
     weights.push_back(next.weights);
   }
-  return {out(stack(features, 1)), stack(weights, 1)};
+  return {out(drop_features(stack(features, 1))), stack(weights, 1)};
 }
 
 Var Seq2SeqAttention::loss(const Batch& batch, const TrainingPass& pass) const {
@@ -95,24 +176,24 @@ class Seq2SeqDecoding final : public Decoding {
 
   Step step(const Tensor& tokens) override {
     NoGrad pause;
-    Seq2SeqAttention::Step next = model_.decode_step(tokens, state_, memory_);
+    Seq2SeqAttention::Step next = model_.decode_step(tokens, state_, memory_, t_++, attentional_);
     state_ = next.state;
+    attentional_ = next.attentional;
     return {next.logits.value(), next.weights.value()};
   }
 
   void select(const Tensor& rows) override {
     NoGrad pause;
-    const bool shared = memory_.keys.value().shares_storage(memory_.values.value());
-    memory_.values = index_select(memory_.values, 0, rows);
-    memory_.keys = shared ? memory_.values : index_select(memory_.keys, 0, rows);
-    if (memory_.mask.defined()) memory_.mask = index_select(memory_.mask, 0, rows).value();
+    memory_ = select_rows(memory_, rows);
     state_ = index_select(state_, 0, rows);
+    if (attentional_.defined()) attentional_ = index_select(attentional_, 0, rows);
   }
 
  private:
   const Seq2SeqAttention& model_;
   Memory memory_;
-  Var state_;
+  Var state_, attentional_;
+  int64_t t_ = 0;
 };
 
 }  // namespace

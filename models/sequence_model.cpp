@@ -25,10 +25,11 @@ FedTokens::FedTokens(const Tensor& target_in, const TrainingPass& pass)
   if (pass.sampling) coins_ = pass.sampling->split(pass.sampling->next());
 }
 
-Tensor FedTokens::at(int64_t t, const Tensor& logits) const {
+Tensor FedTokens::at(int64_t t, const std::function<Var()>& logits) const {
   const Tensor target = target_in_.select(1, t);
   if (t == 0 || forced()) return target;
-  Tensor tokens = argmax(logits).value();
+  NoGrad pause;
+  Tensor tokens = argmax(logits()).value();
   int64_t* token = tokens.mutable_data<int64_t>();
   const Tensor given = target.contiguous();
   const int64_t* y = given.data<int64_t>();
@@ -39,6 +40,14 @@ Tensor FedTokens::at(int64_t t, const Tensor& logits) const {
   }
   return tokens;
 }
+
+StepDropout::StepDropout(const Shape& shape, double p, Rng* rng, DType dtype) {
+  if (rng && p > 0) keep_ = dropout(Tensor::ones(shape, dtype), p, rng).value();
+}
+
+Var StepDropout::operator()(const Var& x) const { return keep_.defined() ? x * keep_ : x; }
+
+Var StepDropout::operator()(const Var& x, int64_t t) const { return keep_.defined() ? x * keep_.select(1, t) : x; }
 
 Tensor valid_positions(std::span<const int64_t> lengths, int64_t S) {
   Tensor mask = Tensor::empty({static_cast<int64_t>(lengths.size()), S}, DType::boolean);

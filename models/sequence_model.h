@@ -61,13 +61,25 @@ class FedTokens {
   FedTokens(const Tensor& target_in, const TrainingPass& pass);
 
   bool forced() const { return teacher_ratio_ == 1; }  // all are the target's
-  // i64 (B,): the tokens of step t. `logits` (B, V) are those of step t - 1; not looked at where t = 0 or forced.
-  Tensor at(int64_t t, const Tensor& logits = {}) const;
+  // i64 (B,): the tokens of step t. `logits` gives (B, V) of step t - 1, unrecorded; not asked where t = 0 or forced.
+  Tensor at(int64_t t, const std::function<Var()>& logits) const;
 
  private:
   Tensor target_in_;
   double teacher_ratio_;
   Rng coins_;
+};
+
+// One dropout mask for all steps of a pass, so that a decoder running step by step drops what all steps at once would.
+class StepDropout {
+ public:
+  // `shape` (B, T, n). Without a stream, or with p = 0, nothing is drawn and nothing dropped.
+  StepDropout(const Shape& shape, double p, Rng* rng, DType dtype);
+  Var operator()(const Var& x) const;             // (B, T, n)
+  Var operator()(const Var& x, int64_t t) const;  // (B, n): step t
+
+ private:
+  Tensor keep_;  // 0 or 1 / (1 - p)
 };
 
 // (B, S): true where the row has a token.

@@ -295,6 +295,45 @@ AttentionResult MeanContext::operator()(Operand query, const Memory& memory, int
   return constant_weights("mean context", query, memory, (Var(ones) / row_sizes(memory)).value());
 }
 
+Memory select_rows(const Memory& memory, const Tensor& rows) {
+  const bool same = memory.keys.value().shares_storage(memory.values.value());
+  Var values = index_select(memory.values, 0, rows);
+  return {values, same ? values : index_select(memory.keys, 0, rows),
+          memory.mask.defined() ? index_select(memory.mask, 0, rows).value() : Tensor()};
+}
+
+AnyAttention make_attention(const AttentionOptions& o, int64_t query_size, int64_t key_size, Rng& rng, DType dtype) {
+  const int64_t Q = query_size, K = key_size, A = o.size == 0 ? Q : o.size;
+  if (A < 1) fail("attention: expected a size of at least 1, or 0 for that of the query, got {}", o.size);
+  switch (o.kind) {
+    case AttentionKind::additive:
+      return AdditiveAttention(Q, K, A, rng, dtype);
+    case AttentionKind::dot:
+      return DotProductAttention(Q, K, rng, dtype);
+    case AttentionKind::plain_dot:
+      if (Q != K) {
+        fail(
+            "attention: plain dot products compare queries and keys of one size, got {} and {}; AttentionKind::dot "
+            "learns a matrix between them",
+            Q, K);
+      }
+      return PlainDotAttention{};
+    case AttentionKind::concat:
+      return ConcatAttention(Q, K, A, rng, dtype);
+    case AttentionKind::scaled_dot:
+      return ScaledDotProductAttention(Q, K, A, rng, dtype);
+    case AttentionKind::local_monotonic:
+      return LocalMonotonicAttention(Q, K, o.window, rng, dtype);
+    case AttentionKind::local_predictive:
+      return LocalPredictiveAttention(Q, K, A, o.window, rng, dtype);
+    case AttentionKind::last_value:
+      return LastValueContext{};
+    case AttentionKind::mean:
+      return MeanContext{};
+  }
+  fail("attention: {} is no kind of attention", static_cast<int>(o.kind));
+}
+
 AttentionResult kernel_smoother(Operand queries, Operand keys, Operand values, double width, const Tensor& mask) {
   UserSite here(queries);
   if (!(width > 0)) fail("kernel smoother: expected a width above 0, got {}", width);

@@ -24,6 +24,9 @@ struct Memory {
   Tensor mask;  // (B, S); undefined: everywhere true
 };
 
+// Row i of the result is row rows[i] of the memory; rows: i64 (M,).
+Memory select_rows(const Memory& memory, const Tensor& rows);
+
 struct AttentionResult {
   Var context;  // (B, K) or (B, T, K)
   Var weights;  // (B, S) or (B, T, S); rows sum to 1
@@ -124,6 +127,33 @@ AttentionResult kernel_smoother(Operand queries, Operand keys, Operand values, d
 using AnyAttention =
     std::variant<AdditiveAttention, DotProductAttention, PlainDotAttention, ConcatAttention, ScaledDotProductAttention,
                  LocalMonotonicAttention, LocalPredictiveAttention, LastValueContext, MeanContext>;
+
+// The alternatives of AnyAttention, in their order.
+enum class AttentionKind {
+  additive,
+  dot,
+  plain_dot,
+  concat,
+  scaled_dot,
+  local_monotonic,
+  local_predictive,
+  last_value,
+  mean,
+};
+
+// An attention as a plain value: AttentionKind::dot, or {AttentionKind::local_predictive, 64, 5}.
+struct AttentionOptions {
+  AttentionKind kind;
+  int64_t size;    // A, where the kind has one; 0: the query's size
+  int64_t window;  // D of the local kinds
+
+  AttentionOptions(AttentionKind which = AttentionKind::additive, int64_t attention_size = 0, int64_t window_size = 2)
+      : kind(which), size(attention_size), window(window_size) {}
+};
+
+// Throws where plain_dot is asked to compare queries and keys of different sizes.
+AnyAttention make_attention(const AttentionOptions& options, int64_t query_size, int64_t key_size, Rng& rng,
+                            DType dtype = DType::f32);
 
 inline Memory project(const AnyAttention& attention, Operand values, const Tensor& mask = {}) {
   return std::visit([&](const auto& layer) { return layer.project(values, mask); }, attention);

@@ -1,5 +1,6 @@
 // Values and gradients against PyTorch's: see golden/README.md.
 #include <tapedeck/models/seq2seq.h>
+#include <tapedeck/models/translation_study.h>
 #include <tapedeck/nn/checkpoint.h>
 #include <tapedeck/nn/layer_norm.h>
 #include <tapedeck/nn/lstm.h>
@@ -21,7 +22,7 @@ using namespace tapedeck;
 
 namespace {
 
-constexpr size_t expected_files = 52;
+constexpr size_t expected_files = 58;
 
 // One golden file. Every out., grad. and loss in it must be compared before the check is complete.
 class Golden {
@@ -303,6 +304,30 @@ void check_seq2seq(Golden& golden) {
   golden.loss_of(tape, cross_entropy(result.logits, golden["in.tgt_out"], {.ignore_index = 0}));
 }
 
+void check_study(Golden& golden) {
+  Rng rng(1);
+  const std::string& name = golden.name();
+  const bool attends = golden.find("param.attention.W_k.weight") != nullptr;
+  TranslationStudy model({.source_vocabulary = golden["param.src_emb.weight"].size(0),
+                          .target_vocabulary = golden["param.tgt_emb.weight"].size(0),
+                          .embedding_size = golden["param.src_emb.weight"].size(1),
+                          .encoder_size = golden["param.encoder.weight_hh_l0"].size(1),
+                          .decoder_size = golden["param.decoder.weight_hh_l0"].size(1),
+                          .attention_size = static_cast<int64_t>(golden.number("kq_dim", 0)),
+                          .context = attends                                    ? StudyContext::scaled_dot
+                                     : name.find("_mean_") != std::string::npos ? StudyContext::mean
+                                                                                : StudyContext::none,
+                          .pads = name.ends_with("_legacy") ? EncoderPads::run_over : EncoderPads::by_length,
+                          .dtype = DType::f64},
+                         rng);
+  golden.parameters(model);
+  Tape tape;
+  auto result = model.forward(golden["in.src"], golden["in.tgt_in"]);
+  golden.compare("out.logits", result.logits.value());
+  if (attends) golden.compare("out.attn", result.attention.value());
+  golden.loss_of(tape, cross_entropy(result.logits, golden["in.tgt_out"], {.ignore_index = 0}));
+}
+
 // ---- Optimisers: p0, p1, ... as one module ----
 
 struct Numbered {
@@ -404,6 +429,7 @@ constexpr Kind kinds[] = {
     {"opt_sgd", module_tolerance, check_sgd},
     {"seq2seq", model_tolerance, check_seq2seq},
     {"softmax", module_tolerance, check_softmax<softmax>},
+    {"study", model_tolerance, check_study},
 };
 
 const Kind* kind_of(const std::string& name) {

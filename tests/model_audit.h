@@ -217,17 +217,99 @@ void audit_steps(const Make& make) {
 
 // ---- Training passes ----------------------------------------------------------------------------------------------
 
-// The default pass is evaluation; scheduled sampling at its ends and between, row by row; label smoothing.
+inline Tensor logits_of(const SequenceModel auto& model, const Batch& batch, const TrainingPass& pass = {}) {
+  return model.forward(batch.source, batch.target_in, pass).logits.value();
+}
+
+// The default pass is evaluation, and the loss is that of its logits, smoothed where asked for.
 template <class Make>
 void audit_passes(const Make& make) {
   auto model = made(make, {.vocabulary = 8, .size = 4}, 5, 2);
   const Batch batch = batch_of(five_pairs, {0, 1, 2, 3, 4});
-  const Tensor plain = model.forward(batch.source, batch.target_in).logits.value();
-  CHECK(same_bits(model.forward(batch.source, batch.target_in).logits.value(), plain));
-  auto smoothed = model.loss(batch, {.label_smoothing = .1});
-  CHECK(smoothed.item() ==
-        cross_entropy(plain, batch.target_out, {.ignore_index = pad_id, .label_smoothing = .1}).item());
-  CHECK(model.loss(batch).item() == cross_entropy(plain, batch.target_out, {.ignore_index = pad_id}).item());
+  const Tensor plain = logits_of(model, batch);
+  CHECK(same_bits(logits_of(model, batch), plain));
+  auto expected = [&](double smoothing) {
+    return cross_entropy(plain, batch.target_out, {.ignore_index = pad_id, .label_smoothing = smoothing}).item();
+  };
+  CHECK(model.loss(batch).item() == expected(0));
+  CHECK(model.loss(batch, {.label_smoothing = .1}).item() == expected(.1));
+}
+
+// For models with a dropout above 0: only a pass with a stream drops, by the stream alone, and differentiably.
+template <class Make>
+void audit_dropout(const Make& make) {
+  auto model = made(make, {.vocabulary = 8, .size = 4}, 5, 2);
+  const Batch batch = batch_of(five_pairs, {0, 1, 2, 3, 4});
+  auto dropped = [&](uint64_t seed) {
+    Rng rng(seed);
+    Tensor logits = logits_of(model, batch, {.dropout = &rng});
+    CHECK(rng.state() != Rng(seed).state());
+    return logits;
+  };
+  CHECK(same_bits(dropped(1), dropped(1)));
+  CHECK(distance(dropped(1), dropped(2)) > 1e-3);
+  CHECK(distance(dropped(1), logits_of(model, batch)) > 1e-3);
+  auto tiny = made(make, {.vocabulary = 6, .size = 2}, 10);
+  auto loss = [&](std::span<const Var>) {
+    Rng rng(3);
+    return tiny.loss(batch_of(two_pairs, {0, 1}), {.dropout = &rng});
+  };
+  GradcheckReport report = gradcheck(loss, {}, named_parameters(tiny), {.directions = 8});
+  CHECK_MESSAGE(report.ok(), to_string(report));
+}
+
+// Scheduled sampling: its two ends, and between them a coin for each row and step and no gradient through the choice.
+template <class Make>
+void audit_sampling(const Make& make) {
+  auto model = made(make, {.vocabulary = 8, .size = 4}, 6, 3);
+  const Batch batch = batch_of(five_pairs, {0, 1, 2, 3, 4});
+  const int64_t B = 5, T = batch.target_in.size(1);
+
+  // Ratio 1 is teacher forcing, and both streams end where they would.
+  Rng dropout(1), coins(2), same_dropout(1), same_coins(2);
+  const Tensor forced = logits_of(model, batch, {.dropout = &dropout});
+  CHECK(same_bits(logits_of(model, batch, {.dropout = &same_dropout, .sampling = &coins}), forced));
+  CHECK(dropout.state() == same_dropout.state());
+  const Tensor half = logits_of(model, batch, {.sampling = &same_coins, .teacher_ratio = .5});
+  CHECK(coins.state() == same_coins.state());
+
+  // Ratio 0 is free running, past the end too.
+  const Tensor free = logits_of(model, batch, {.teacher_ratio = 0});
+  auto decoding = model.begin(batch.source);
+  Tensor fed = Tensor::full({B}, bos_id, DType::i64);
+  bool own = false;  // something else than the target was fed
+  for (int64_t t = 0; t < T; ++t) {
+    const Tensor logits = decoding->step(fed).logits;
+    CHECK(distance(free.select(1, t), logits) <= 1e-12);
+    fed = argmax(logits).value();
+    if (t + 1 < T) own = own || ids(fed) != ids(batch.target_in.select(1, t + 1));
+  }
+  REQUIRE(own);
+  CHECK(distance(half, free) > 1e-3);
+  CHECK(distance(half, logits_of(model, batch)) > 1e-3);
+
+  // A row's coins are its own.
+  auto sampled = [&](const Batch& rows, uint64_t seed) {
+    Rng rng(seed);
+    return logits_of(model, rows, {.sampling = &rng, .teacher_ratio = .5});
+  };
+  const Tensor alone = sampled(batch_of(five_pairs, {1}), 2), first = sampled(batch_of(five_pairs, {1, 4, 2}, 1, 2), 2);
+  CHECK(distance(first.select(0, 0).slice(0, 0, alone.size(1)), alone.select(0, 0)) <= 1e-12);
+  CHECK(same_bits(sampled(batch, 3), sampled(batch, 3)));
+
+  auto tiny = made(make, {.vocabulary = 6, .size = 2}, 10, 2);
+  auto loss = [&](std::span<const Var>) {
+    Rng rng(3);
+    return tiny.loss(batch_of(two_pairs, {0, 1}), {.sampling = &rng, .teacher_ratio = .5});
+  };
+  GradcheckReport report = gradcheck(loss, {}, named_parameters(tiny), {.directions = 8});
+  CHECK_MESSAGE(report.ok(), to_string(report));
+
+  Rng stream(1);
+  auto error = [&](const TrainingPass& pass) { return error_of([&] { model.loss(batch, pass); }); };
+  CHECK(says(error({.sampling = &stream, .teacher_ratio = 1.5}), {"teacher ratio", "1.5"}));
+  CHECK(says(error({.sampling = &stream, .teacher_ratio = not_a_number}), {"teacher ratio", "nan"}));
+  CHECK(says(error({.teacher_ratio = .5}), {"teacher ratio", "0.5", "sampling"}));
 }
 
 // The parameters that the model lists are those that it makes.
@@ -239,7 +321,7 @@ void audit_fields(const Make& make) {
         }) == "");
 }
 
-// All of the above.
+// All of the above that needs no dropout and no scheduled sampling.
 template <class Make>
 void audit_model(const Make& make) {
   audit_fields(make);

@@ -1,6 +1,8 @@
 #include "op_samples.h"
 
 #include <tapedeck/models/seq2seq.h>
+#include <tapedeck/models/seq2seq_plain.h>
+#include <tapedeck/models/translation_study.h>
 #include <tapedeck/nn/layer_norm.h>
 #include <tapedeck/nn/lstm.h>
 #include <tapedeck/nn/rnn.h>
@@ -125,11 +127,35 @@ ModuleCase rnn_layers() {
   return sample;
 }
 
-ModuleCase whole_model(AttentionKind attention) {
-  Rng rng(19);
-  Seq2SeqAttention model({.vocabulary = 6, .d_model = 2, .attention = attention, .dtype = DType::f64}, rng);
+// The loss of a padded batch.
+template <SequenceModel M>
+ModuleCase whole_model(const M& model) {
   const Batch batch = make_batch(std::vector<Sequence>{{3, 4, 5}, {5, 3}}, std::vector<Sequence>{{5, 4}, {3}});
   return checked(model, [=](In) { return model.loss(batch); }, {});
+}
+
+ModuleCase attending_model(const Seq2SeqOptions& options) {
+  Rng rng(19);
+  return whole_model(Seq2SeqAttention(options, rng));
+}
+
+template <class Cell>
+ModuleCase plain_model(const PlainSeq2SeqOptions& options) {
+  Rng rng(33);
+  return whole_model(Seq2Seq<Cell>(options, rng));
+}
+
+ModuleCase study_model(StudyContext context) {
+  Rng rng(34);
+  return whole_model(TranslationStudy({.source_vocabulary = 6,
+                                       .target_vocabulary = 6,
+                                       .embedding_size = 2,
+                                       .encoder_size = 2,
+                                       .decoder_size = 3,
+                                       .attention_size = 2,
+                                       .context = context,
+                                       .dtype = DType::f64},
+                                      rng));
 }
 
 }  // namespace
@@ -156,8 +182,46 @@ const std::vector<ModuleSample>& module_samples() {
       {"ScaledDotProductAttention (masked)", [] { return attention_with<ScaledDotProductAttention, 2>(30); }},
       {"LocalMonotonicAttention (masked)", [] { return attention_with<LocalMonotonicAttention, 1>(31); }},
       {"LocalPredictiveAttention (masked)", [] { return attention_with<LocalPredictiveAttention, 2, 2>(32); }},
-      {"Seq2SeqAttention (additive; loss)", [] { return whole_model(AttentionKind::additive); }},
-      {"Seq2SeqAttention (dot; loss)", [] { return whole_model(AttentionKind::dot); }},
+      {"Seq2SeqAttention (additive; loss)",
+       [] { return attending_model({.vocabulary = 6, .d_model = 2, .dtype = DType::f64}); }},
+      {"Seq2SeqAttention (dot; loss)",
+       [] {
+         return attending_model({.vocabulary = 6, .d_model = 2, .attention = AttentionKind::dot, .dtype = DType::f64});
+       }},
+      {"Seq2SeqAttention (Luong; tied output; loss)",
+       [] {
+         return attending_model({.vocabulary = 6,
+                                 .d_model = 2,
+                                 .attention = AttentionKind::concat,
+                                 .order = DecoderOrder::luong,
+                                 .tied_output = true,
+                                 .dtype = DType::f64});
+       }},
+      {"Seq2SeqAttention (Luong; input feeding; local-p; two embeddings; loss)",
+       [] {
+         return attending_model({.vocabulary = 6,
+                                 .d_model = 2,
+                                 .attention = {AttentionKind::local_predictive, 2, 1},
+                                 .order = DecoderOrder::luong,
+                                 .input_feeding = true,
+                                 .shared_embedding = false,
+                                 .dtype = DType::f64});
+       }},
+      {"Seq2Seq (RNN; loss)",
+       [] { return plain_model<RNNCell>({.vocabulary = 6, .d_model = 2, .dtype = DType::f64}); }},
+      {"Seq2Seq (LSTM; two layers; reversed source; loss)",
+       [] {
+         return plain_model<LSTMCell>(
+             {.vocabulary = 6, .d_model = 2, .layers = 2, .reverse_source = true, .dtype = DType::f64});
+       }},
+      {"Seq2Seq (GRU; context at every step; loss)",
+       [] {
+         return plain_model<GRUCell>(
+             {.vocabulary = 6, .d_model = 2, .context = FixedContext::every_step, .dtype = DType::f64});
+       }},
+      {"TranslationStudy (attention; loss)", [] { return study_model(StudyContext::scaled_dot); }},
+      {"TranslationStudy (mean; loss)", [] { return study_model(StudyContext::mean); }},
+      {"TranslationStudy (none; loss)", [] { return study_model(StudyContext::none); }},
   };
   return samples;
 }
