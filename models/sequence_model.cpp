@@ -15,12 +15,13 @@ void check_sequences(const char* model, const Tensor& source, const Tensor& targ
 }
 
 FedTokens::FedTokens(const Tensor& target_in, const TrainingPass& pass)
-    : target_in_(target_in), teacher_ratio_(pass.teacher_ratio), coins_(0) {
+    : target_in_(target_in), teacher_ratio_(pass.teacher_ratio), draw_own_(pass.draw_own), coins_(0) {
   if (!(teacher_ratio_ >= 0 && teacher_ratio_ <= 1)) {
     fail("training pass: expected 0 <= teacher ratio <= 1, got {}", teacher_ratio_);
   }
-  if (!pass.sampling && teacher_ratio_ > 0 && teacher_ratio_ < 1) {
-    fail("training pass: a teacher ratio of {} needs a stream of coins: set sampling", teacher_ratio_);
+  if (!pass.sampling && teacher_ratio_ < 1 && (teacher_ratio_ > 0 || draw_own_)) {
+    fail("training pass: a teacher ratio of {}{} needs a stream of coins: set sampling", teacher_ratio_,
+         draw_own_ ? " with tokens drawn" : "");
   }
   if (pass.sampling) coins_ = pass.sampling->split(pass.sampling->next());
 }
@@ -29,14 +30,24 @@ Tensor FedTokens::at(int64_t t, const std::function<Var()>& logits) const {
   const Tensor target = target_in_.select(1, t);
   if (t == 0 || forced()) return target;
   NoGrad pause;
-  Tensor tokens = argmax(logits()).value();
-  int64_t* token = tokens.mutable_data<int64_t>();
+  const Var own = logits();
+  Tensor tokens = argmax(own).value();
+  const Tensor p = draw_own_ ? softmax(own.value().to(DType::f64)).value() : Tensor();
   const Tensor given = target.contiguous();
-  const int64_t* y = given.data<int64_t>();
-  for (int64_t b = 0; b < tokens.numel(); ++b) {
-    const bool teacher =
-        coins_.split(static_cast<uint64_t>(b)).split(static_cast<uint64_t>(t)).bernoulli(teacher_ratio_);
-    if (teacher) token[b] = y[b];
+  const int64_t B = tokens.numel(), V = own.size(1), *y = given.data<int64_t>();
+  int64_t* token = tokens.mutable_data<int64_t>();
+  for (int64_t b = 0; b < B; ++b) {
+    Rng coin = coins_.split(static_cast<uint64_t>(b)).split(static_cast<uint64_t>(t));
+    if (coin.bernoulli(teacher_ratio_)) {
+      token[b] = y[b];
+    } else if (draw_own_) {
+      const double* row = p.data<double>() + b * V;
+      double rest = coin.uniform();
+      for (int64_t v = 0; v < V && rest >= 0; ++v) {
+        rest -= row[v];
+        if (rest < 0) token[b] = v;
+      }
+    }
   }
   return tokens;
 }

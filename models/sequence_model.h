@@ -21,10 +21,11 @@ namespace tapedeck {
 struct TrainingPass {
   Rng* dropout = nullptr;  // the stream of dropout masks, which advances; null: nothing is dropped
   // Scheduled sampling (Bengio et al. 2015, arXiv:1506.03099): from the second step on, the decoder is fed the target
-  // with probability teacher_ratio, else its own likeliest token, a constant. One coin for each row and step: that of
-  // row b and step t depends on the stream, b and t alone. The stream advances by one word a pass, whatever the ratio.
-  Rng* sampling = nullptr;     // the stream of coins; may be null where the ratio is 0 or 1
+  // with probability teacher_ratio, else a token of its own, a constant. One coin for each row and step: that of row b
+  // and step t depends on the stream, b and t alone. The stream advances by one word a pass, whatever the ratio.
+  Rng* sampling = nullptr;     // the stream of coins; may be null where none is needed
   double teacher_ratio = 1;    // 1: teacher forcing; 0: free running
+  bool draw_own = false;       // its own token is drawn from what it predicts; else it is the likeliest one
   double label_smoothing = 0;  // of the loss: see cross_entropy
 };
 
@@ -57,7 +58,7 @@ void check_sequences(const char* model, const Tensor& source, const Tensor& targ
 // The tokens that a pass feeds to a decoder running step by step: the target's, or by scheduled sampling its own.
 class FedTokens {
  public:
-  // Draws the pass's word from the stream of coins. Throws on a ratio outside 0..1, or between them without a stream.
+  // Draws the pass's word from the stream of coins. Throws on a ratio outside 0..1, and where chance needs a stream.
   FedTokens(const Tensor& target_in, const TrainingPass& pass);
 
   bool forced() const { return teacher_ratio_ == 1; }  // all are the target's
@@ -67,6 +68,7 @@ class FedTokens {
  private:
   Tensor target_in_;
   double teacher_ratio_;
+  bool draw_own_;
   Rng coins_;
 };
 

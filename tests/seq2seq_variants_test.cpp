@@ -249,4 +249,22 @@ TEST_CASE("training pass: a coin for every row and step") {
   CHECK(drawn(target, 1, 0)[1] == Ints(B, 3));
   CHECK(drawn(target, 1, 1)[1] == Ints(B, 5));
 }
+
+TEST_CASE("training pass: own tokens drawn from what the model predicts") {
+  constexpr int64_t B = 4000;
+  const Tensor target = Tensor::full({B, 2}, 5, DType::i64);
+  const Tensor logits = expand(tensor({{-inf, -inf, -inf, std::log(3), 0.}}, DType::f64), {B, 5}).value();
+  auto drawn = [&](double ratio) {
+    Rng rng(1);
+    const FedTokens fed(target, {.sampling = &rng, .teacher_ratio = ratio, .draw_own = true});
+    return ids(fed.at(1, [&] { return Var(logits); }));
+  };
+  const Ints free = drawn(0), half = drawn(.5);
+  const int64_t threes = std::count(free.begin(), free.end(), 3);
+  CHECK(std::abs(static_cast<double>(threes) - 3000) < 4 * 27.4);
+  CHECK(threes + std::count(free.begin(), free.end(), 4) == B);
+  CHECK(std::abs(static_cast<double>(std::count(half.begin(), half.end(), 5)) - 2000) < 4 * 31.6);
+  CHECK(std::abs(static_cast<double>(std::count(half.begin(), half.end(), 4)) - 500) < 4 * 21);
+  CHECK(says(error_of([&] { FedTokens(target, {.teacher_ratio = 0, .draw_own = true}); }), {"drawn", "sampling"}));
+}
 }
