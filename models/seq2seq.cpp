@@ -22,16 +22,12 @@ int64_t checked_encoder_size(const Seq2SeqOptions& o) {
         "{} (state and context); use DecoderOrder::luong",
         d, d + 2 * h);
   }
-  if (o.shared_embedding && o.target_vocabulary != 0 && o.target_vocabulary != o.vocabulary) {
-    fail("seq2seq: a shared embedding has one vocabulary, got {} and {}; set shared_embedding = false", o.vocabulary,
-         o.target_vocabulary);
-  }
   if (!(o.dropout >= 0 && o.dropout <= 1)) fail("seq2seq: expected 0 <= dropout <= 1, got {}", o.dropout);
   return h;
 }
 
 int64_t target_vocabulary(const Seq2SeqOptions& o) {
-  return o.target_vocabulary == 0 ? o.vocabulary : o.target_vocabulary;
+  return checked_target_vocabulary("seq2seq", o.vocabulary, o.target_vocabulary, o.shared_embedding);
 }
 
 std::optional<Embedding> separate_embedding(const Seq2SeqOptions& o, Rng& rng) {

@@ -17,16 +17,8 @@ typename Cell::LayerOptions layer_options(const PlainSeq2SeqOptions& o) {
   return options;
 }
 
-void check(const PlainSeq2SeqOptions& o) {
-  if (o.shared_embedding && o.target_vocabulary != 0 && o.target_vocabulary != o.vocabulary) {
-    fail("seq2seq: a shared embedding has one vocabulary, got {} and {}; set shared_embedding = false", o.vocabulary,
-         o.target_vocabulary);
-  }
-}
-
 int64_t target_vocabulary(const PlainSeq2SeqOptions& o) {
-  check(o);
-  return o.target_vocabulary == 0 ? o.vocabulary : o.target_vocabulary;
+  return checked_target_vocabulary("seq2seq", o.vocabulary, o.target_vocabulary, o.shared_embedding);
 }
 
 template <class Make>

@@ -14,6 +14,15 @@ void check_sequences(const char* model, const Tensor& source, const Tensor& targ
   }
 }
 
+int64_t checked_target_vocabulary(const char* model, int64_t source, int64_t target, bool shared) {
+  if (target == 0) return source;
+  if (shared && target != source) {
+    fail("{}: a shared embedding has one vocabulary, got {} and {}; set shared_embedding = false", model, source,
+         target);
+  }
+  return target;
+}
+
 FedTokens::FedTokens(const Tensor& target_in, const TrainingPass& pass)
     : target_in_(target_in), teacher_ratio_(pass.teacher_ratio), draw_own_(pass.draw_own), coins_(0) {
   if (!(teacher_ratio_ >= 0 && teacher_ratio_ <= 1)) {

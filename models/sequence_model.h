@@ -55,6 +55,9 @@ Var target_loss(Operand logits, const Batch& batch, const TrainingPass& pass = {
 // Throws unless source (B, S) and target_in (B, T), T >= 1, have as many rows.
 void check_sequences(const char* model, const Tensor& source, const Tensor& target_in);
 
+// The target's vocabulary: `target`, or where that is 0 the source's. Throws where one shared embedding is to have two.
+int64_t checked_target_vocabulary(const char* model, int64_t source, int64_t target, bool shared);
+
 // The tokens that a pass feeds to a decoder running step by step: the target's, or by scheduled sampling its own.
 class FedTokens {
  public:
