@@ -6,8 +6,6 @@
 namespace tapedeck {
 namespace {
 
-using Vars = std::vector<Var, CachingAllocator<Var>>;
-
 // The encoder's size; throws on options that do not go together.
 int64_t checked_encoder_size(const Seq2SeqOptions& o) {
   if (o.encoder_size < 0) fail("seq2seq: expected encoder size >= 0, got {}", o.encoder_size);
@@ -67,7 +65,7 @@ struct Attended {
 };
 Attended luong_steps(const Seq2SeqAttention& model, const Var& embedded, Var state, const Memory& memory) {
   Var gates = model.decoder_cell.input_gates(embedded);
-  Vars states;
+  CachedVector<Var> states;
   for (int64_t t = 0; t < embedded.size(1); ++t) {
     Scope scope("decoder.step", t);
     state = model.decoder_cell.step(select(gates, 1, t), state);
@@ -136,7 +134,7 @@ Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const T
     auto [features, weights] = luong_steps(*this, embedded, state, memory);
     return {out(drop_features(features)), weights};
   }
-  Vars features, weights;
+  CachedVector<Var> features, weights;
   for (int64_t t = 0; t < T; ++t) {
     Scope scope("decoder.step", t);
     Var x = select(embedded, 1, t), attentional;

@@ -6,8 +6,6 @@
 namespace tapedeck {
 namespace {
 
-using Vars = std::vector<Var, CachingAllocator<Var>>;
-
 template <class Cell>
 typename Cell::LayerOptions layer_options(const PlainSeq2SeqOptions& o) {
   typename Cell::LayerOptions options;
@@ -120,7 +118,7 @@ template <class Cell>
 auto Seq2Seq<Cell>::decode(const Var& embedded, const State& state, const Var& c, Rng* rng) const -> Steps {
   Scope scope("decoder");
   const int64_t B = embedded.size(0), T = embedded.size(1);
-  const std::vector<int64_t, CachingAllocator<int64_t>> all(static_cast<size_t>(B), T);
+  const CachedVector<int64_t> all(static_cast<size_t>(B), T);
   if (!c.defined()) {
     auto result = decoder(embedded, all, state, rng);
     return {result.output, result.final_state};
@@ -140,7 +138,7 @@ SequenceOutput Seq2Seq<Cell>::forward(const Tensor& source, const Tensor& target
   const StepDropout drop_features({B, T, out.weight.shape()[1]}, dropout, pass.dropout, embed.weight.dtype());
   Var embedded = drop_embedded(target_embedding()(target_in));
   if (fed.forced()) return {out(drop_features(decode(embedded, state, c, pass.dropout).features)), {}};
-  Vars features;
+  CachedVector<Var> features;
   for (int64_t t = 0; t < T; ++t) {
     Scope scope("decoder.step", t);
     Var x = select(embedded, 1, t);

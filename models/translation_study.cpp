@@ -69,7 +69,7 @@ TranslationStudy::Encoded TranslationStudy::encode(const Tensor& source, Rng* rn
 TranslationStudy::Steps TranslationStudy::decode(const Var& embedded, const Var& state, const Memory& memory) const {
   Scope scope("decoder");
   const int64_t B = embedded.size(0), T = embedded.size(1);
-  const std::vector<int64_t, CachingAllocator<int64_t>> all(static_cast<size_t>(B), T);
+  const CachedVector<int64_t> all(static_cast<size_t>(B), T);
   GRU::Result written = decoder(embedded, all, unsqueeze(state, 0));
   AttentionResult attended;
   if (attention) {
@@ -93,7 +93,7 @@ SequenceOutput TranslationStudy::forward(const Tensor& source, const Tensor& tar
     auto [logits, weights, last] = decode(embedded, state, memory);
     return {logits, weights};
   }
-  std::vector<Var, CachingAllocator<Var>> logits, weights;
+  CachedVector<Var> logits, weights;
   for (int64_t t = 0; t < T; ++t) {
     Scope scope("decoder.step", t);
     Var x = t == 0 ? select(embedded, 1, t) : drop(tgt_emb(fed.at(t, [&] { return logits.back(); })), t);
