@@ -6,11 +6,8 @@
 #include <array>
 
 namespace tapedeck {
-namespace {
 
-// What may be attended to: `values` with 0 where the mask is false. A weight of exactly 0 would not hide an inf or NaN
-// there (0 * inf = NaN).
-Var valid_values(const char* layer, const Operand& values, const Tensor& mask, int64_t key_size) {
+Var detail::valid_values(const char* layer, const Operand& values, const Tensor& mask, int64_t key_size) {
   if (values.rank() != 3 || values.size(2) != key_size) {
     fail("{}: expected values (B, S, {}), got {}", layer, key_size, values.shape());
   }
@@ -35,6 +32,10 @@ Var valid_values(const char* layer, const Operand& values, const Tensor& mask, i
   }
   return any_hidden ? masked_fill(values, hidden, 0) : values.var();
 }
+
+namespace {
+
+using detail::valid_values;
 
 // Queries as (B, T, Q), and the way back for one query a row.
 struct Queries {

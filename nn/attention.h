@@ -162,4 +162,10 @@ inline AttentionResult attend(const AnyAttention& attention, Operand query, cons
   return std::visit([&](const auto& layer) { return layer(query, memory, step); }, attention);
 }
 
+namespace detail {
+// For attention layers: values (B, S, key_size) with 0 where the mask (B, S) is false, as a weight of exactly 0 would
+// not hide an inf or NaN there (0 * inf = NaN). Throws on other shapes, and where a row is false everywhere.
+Var valid_values(const char* layer, const Operand& values, const Tensor& mask, int64_t key_size);
+}  // namespace detail
+
 }  // namespace tapedeck

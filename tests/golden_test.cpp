@@ -4,6 +4,7 @@
 #include <tapedeck/nn/checkpoint.h>
 #include <tapedeck/nn/layer_norm.h>
 #include <tapedeck/nn/lstm.h>
+#include <tapedeck/nn/multi_head_attention.h>
 #include <tapedeck/nn/optim.h>
 #include <tapedeck/nn/rnn.h>
 #include <tapedeck/ops/ops.h>
@@ -22,7 +23,7 @@ using namespace tapedeck;
 
 namespace {
 
-constexpr size_t expected_files = 58;
+constexpr size_t expected_files = 63;
 
 // One golden file. Every out., grad. and loss in it must be compared before the check is complete.
 class Golden {
@@ -286,6 +287,28 @@ void check_scaled_dot(Golden& golden) {
                   {"hidden", "encoder_outputs"});
 }
 
+// PyTorch's masks say what is blocked.
+void check_multi_head(Golden& golden) {
+  Rng rng(1);
+  const Shape& W = golden["param.in_proj_weight"].shape();
+  MultiHeadAttention layer(W[1], static_cast<int64_t>(golden.number("heads", 1)), rng, {.dtype = DType::f64});
+  golden.parameters(layer);
+  Tensor mask;
+  if (const Tensor* blocked = golden.find("in.key_padding_mask")) mask = (~Var(*blocked)).value();
+  const Tensor* attn_mask = golden.find("in.attn_mask");
+  if (attn_mask) {  // the causal one, and no other
+    const int64_t T = attn_mask->size(0);
+    const Var future = Var(Tensor::arange(T)) > Tensor::arange(T).unsqueeze(1);
+    REQUIRE(all(logical_not(future ^ *attn_mask)).value().at({}) == 1);
+  }
+  Tape tape;
+  Var x = golden.input(tape, "x");
+  const bool cross = golden.find("in.mem") != nullptr;
+  const MultiHeadResult result = cross ? layer(x, layer.project(golden.input(tape, "mem"), mask))
+                                       : layer.attend_self(x, mask, attn_mask != nullptr);
+  golden.outputs(tape, {{"y", result.output}, {"weights", result.weights}});
+}
+
 void check_seq2seq(Golden& golden) {
   Rng rng(1);
   const Tensor& embed = golden["param.embed.weight"];
@@ -419,6 +442,7 @@ constexpr Kind kinds[] = {
     {"single_query_sdp", module_tolerance, check_scaled_dot},
     {"lstm_", module_tolerance, check_recurrent<LSTM>},
     {"lstmcell", module_tolerance, check_cell<LSTMCell>},
+    {"mha_", module_tolerance, check_multi_head},
     {"rnn_tanh", module_tolerance, check_recurrent<RNN>},
     {"rnncell_tanh", module_tolerance, check_cell<RNNCell>},
     {"layernorm", module_tolerance, check_layer_norm},
