@@ -27,6 +27,7 @@ struct TrainingPass {
   double teacher_ratio = 1;    // 1: teacher forcing; 0: free running
   bool draw_own = false;       // its own token is drawn from what it predicts; else it is the likeliest one
   double label_smoothing = 0;  // of the loss: see cross_entropy
+  double balance = 0;  // weight in the loss of a mixture of experts' load-balancing loss (0.01 is usual); see there
 };
 
 // What a pass over a batch gives.

@@ -8,12 +8,12 @@ FeedForward::FeedForward(int64_t size, int64_t hidden, Rng& rng, const FeedForwa
     : linear1(size, hidden, rng, {.dtype = o.dtype}),
       linear2(hidden, size, rng, {.dtype = o.dtype}),
       activation(o.activation),
-      dropout_p(o.dropout) {}
+      dropout(o.dropout) {}
 
 Var FeedForward::operator()(Operand x, Rng* rng) const {
   UserSite here(x);
   const Var inner = linear1(x);
-  return linear2(dropout(activation == Activation::relu ? relu(inner) : gelu(inner), dropout_p, rng));
+  return linear2(tapedeck::dropout(activation == Activation::relu ? relu(inner) : gelu(inner), dropout, rng));
 }
 
 }  // namespace tapedeck

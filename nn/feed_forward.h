@@ -19,7 +19,7 @@ struct FeedForwardOptions {
 struct FeedForward {
   Linear linear1, linear2;
   Activation activation;
-  double dropout_p;  // between the two layers
+  double dropout;  // between the two layers
 
   FeedForward(int64_t size, int64_t hidden, Rng& rng, const FeedForwardOptions& options = {});
   Var operator()(Operand x, Rng* rng = nullptr) const;

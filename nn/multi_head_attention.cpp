@@ -42,7 +42,7 @@ Tensor visible(const Tensor& mask, bool causal, int64_t B, int64_t T, int64_t S)
 }  // namespace
 
 MultiHeadAttention::MultiHeadAttention(int64_t E, int64_t H, Rng& rng, const MultiHeadOptions& o)
-    : heads(H), dropout_p(o.dropout), out_proj(E, E, rng, {.bias = o.bias, .dtype = o.dtype}) {
+    : heads(H), dropout(o.dropout), out_proj(E, E, rng, {.bias = o.bias, .dtype = o.dtype}) {
   if (E < 1 || H < 1 || E % H != 0) {
     fail("{}: expected a size that the number of heads divides, got size {} and {} heads", layer_name, E, H);
   }
@@ -73,7 +73,7 @@ MultiHeadResult attend(const MultiHeadAttention& layer, const Var& query, const 
                             transpose(split_heads(memory.keys, H)));  // (B, H, T, S)
   const Tensor mask = visible(memory.mask, causal, B, T, S);
   const Var weights = mask.defined() ? masked_softmax(scores, mask) : softmax(scores);
-  const Var context = matmul(dropout(weights, layer.dropout_p, rng), split_heads(memory.values, H));  // (B, H, T, d)
+  const Var context = matmul(dropout(weights, layer.dropout, rng), split_heads(memory.values, H));  // (B, H, T, d)
   return {layer.out_proj(reshape(transpose(context, 1, 2), {B, T, E})), weights};
 }
 

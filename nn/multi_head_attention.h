@@ -52,7 +52,7 @@ struct MultiHeadResult {
 // heads are strides, so no projection is copied.
 struct MultiHeadAttention {
   int64_t heads;
-  double dropout_p;                        // of the weights
+  double dropout;                          // of the weights
   Parameter in_proj_weight, in_proj_bias;  // the bias is absent with .bias = false
   Linear out_proj;
 

@@ -2,9 +2,11 @@
 
 #include <tapedeck/models/seq2seq.h>
 #include <tapedeck/models/seq2seq_plain.h>
+#include <tapedeck/models/transformer.h>
 #include <tapedeck/models/translation_study.h>
 #include <tapedeck/nn/layer_norm.h>
 #include <tapedeck/nn/lstm.h>
+#include <tapedeck/nn/multi_head_attention.h>
 #include <tapedeck/nn/rnn.h>
 #include <tapedeck/ops/ops.h>
 
@@ -103,6 +105,19 @@ ModuleCase attention_with(uint64_t seed) {
   return attention_layer(Attention(3, 4, sizes..., rng, DType::f64));
 }
 
+ModuleCase multi_head(bool cross) {
+  Rng rng(33);
+  MultiHeadAttention layer(4, 2, rng, {.dtype = DType::f64});
+  ModuleCase sample = checked(layer, {}, {{"x", drawn(real({2, 3, 4}), 34)}});
+  if (cross) sample.inputs.emplace_back("memory", drawn(real({2, 3, 4}), 35));
+  sample.f = [=](In x) -> std::vector<Var> {
+    const MultiHeadResult r =
+        cross ? layer(x[0], layer.project(x[1], attention_mask())) : layer.attend_self(x[0], attention_mask(), true);
+    return {r.output, r.weights};
+  };
+  return sample;
+}
+
 ModuleCase lstm_layers() {
   Rng rng(22);
   LSTM lstm(2, 2, rng, {.layers = 2, .bidirectional = true, .dtype = DType::f64});
@@ -156,6 +171,42 @@ ModuleCase study_model(StudyContext context) {
                                        .context = context,
                                        .dtype = DType::f64},
                                       rng));
+}
+
+ModuleCase feed_forward_layer() {
+  Rng rng(36);
+  FeedForward layer(3, 4, rng, {.activation = Activation::gelu, .dtype = DType::f64});
+  return checked(layer, [=](In x) { return layer(x[0]); }, {{"x", drawn(real({2, 2, 3}), 37)}});
+}
+
+// Where the second choice is no close run: at a tie the output jumps.
+ModuleCase mixture() {
+  Rng rng(38);
+  MixtureOfExperts layer(3, 3, 3, rng, {.activation = Activation::gelu, .dtype = DType::f64});
+  layer.gate.weight.mutable_value().mul_(4);
+  ModuleCase sample = checked(layer, {}, {{"x", drawn(real({2, 3, 3}), 39)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    const MixtureResult r = layer(x[0], tensor({{true, true, true}, {true, true, false}}));
+    return {r.output, r.balance};
+  };
+  return sample;
+}
+
+ModuleCase transformer(NormPlace norm, int64_t experts) {
+  Rng rng(40);
+  Transformer model({.vocabulary = 6,
+                     .d_model = 4,
+                     .heads = 2,
+                     .feed_forward = 3,
+                     .encoder_layers = 1,
+                     .decoder_layers = 1,
+                     .norm = norm,
+                     .activation = Activation::gelu,
+                     .experts = experts,
+                     .dtype = DType::f64},
+                    rng);
+  const Batch batch = make_batch(std::vector<Sequence>{{3, 4, 5}, {5, 3}}, std::vector<Sequence>{{5, 4}, {3}});
+  return checked(model, [=](In) { return model.loss(batch, {.label_smoothing = .1, .balance = .5}); }, {});
 }
 
 }  // namespace
@@ -222,6 +273,13 @@ const std::vector<ModuleSample>& module_samples() {
       {"TranslationStudy (attention; loss)", [] { return study_model(StudyContext::scaled_dot); }},
       {"TranslationStudy (mean; loss)", [] { return study_model(StudyContext::mean); }},
       {"TranslationStudy (none; loss)", [] { return study_model(StudyContext::none); }},
+      {"MultiHeadAttention (self; causal; masked)", [] { return multi_head(false); }},
+      {"MultiHeadAttention (cross; masked)", [] { return multi_head(true); }},
+      {"FeedForward", feed_forward_layer},
+      {"MixtureOfExperts (masked; output and balance)", mixture},
+      {"Transformer (pre-norm; loss)", [] { return transformer(NormPlace::pre, 0); }},
+      {"Transformer (post-norm; loss)", [] { return transformer(NormPlace::post, 0); }},
+      {"Transformer (mixtures of experts; loss and balance)", [] { return transformer(NormPlace::pre, 3); }},
   };
   return samples;
 }

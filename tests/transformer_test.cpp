@@ -1,0 +1,202 @@
+// B batch, S source time, T target time, d model size, V vocabulary.
+#include <tapedeck/models/transformer.h>
+
+#include <cmath>
+
+#include "model_audit.h"
+
+using namespace tapedeck;
+using namespace tapedeck::testing;
+
+namespace {
+
+TransformerOptions options_of(const ModelSize& size) {
+  return {.vocabulary = size.vocabulary,
+          .d_model = 2 * size.size,  // a layer norm over two numbers gives signs, with next to no gradient
+          .heads = 2,
+          .feed_forward = size.size,
+          .encoder_layers = 2,
+          .decoder_layers = 2,
+          .activation = Activation::gelu,
+          .dtype = size.dtype};
+}
+
+Transformer pre_norm(const ModelSize& size, Rng& rng) { return Transformer(options_of(size), rng); }
+
+Transformer post_norm(const ModelSize& size, Rng& rng) {
+  TransformerOptions o = options_of(size);
+  o.norm = NormPlace::post;
+  o.shared_embedding = false;
+  o.tied_output = false;
+  return Transformer(o, rng);
+}
+
+Transformer mixture(const ModelSize& size, Rng& rng) {
+  TransformerOptions o = options_of(size);
+  o.encoder_layers = o.decoder_layers = 1;
+  o.experts = 3;
+  return Transformer(o, rng);
+}
+
+Transformer learner(const ModelSize& size, Rng& rng) {
+  return Transformer({.vocabulary = size.vocabulary,
+                      .d_model = size.size,
+                      .heads = 2,
+                      .feed_forward = 2 * size.size,
+                      .encoder_layers = 1,
+                      .decoder_layers = 1,
+                      .dtype = size.dtype},
+                     rng);
+}
+
+Transformer expert_learner(const ModelSize& size, Rng& rng) {
+  return Transformer({.vocabulary = size.vocabulary,
+                      .d_model = size.size,
+                      .heads = 2,
+                      .feed_forward = size.size,
+                      .encoder_layers = 1,
+                      .decoder_layers = 1,
+                      .experts = 3,
+                      .dtype = size.dtype},
+                     rng);
+}
+
+}  // namespace
+
+static_assert(SequenceModel<Transformer>);
+
+TEST_SUITE_BEGIN("transformer");
+
+TEST_CASE("transformer: fields and steps and passes") {
+  for (auto make : {pre_norm, post_norm, mixture}) {
+    audit_fields(make);
+    audit_steps(make);
+    audit_passes(make);
+  }
+}
+
+TEST_CASE("transformer: gradients of the whole model with pre-norm") { audit_gradients(pre_norm, {}); }
+TEST_CASE("transformer: gradients of the whole model with post-norm") { audit_gradients(post_norm, {}); }
+TEST_CASE("transformer: gradients of the whole model with mixtures of experts") { audit_gradients(mixture, {}); }
+
+TEST_CASE("transformer: a row alone is the row in any batch with pre-norm") { audit_rows(pre_norm); }
+TEST_CASE("transformer: a row alone is the row in any batch with post-norm") { audit_rows(post_norm); }
+TEST_CASE("transformer: a row alone is the row in any batch with mixtures of experts") { audit_rows(mixture); }
+
+TEST_CASE("transformer: it learns to reverse") { audit_learning(learner); }
+TEST_CASE("transformer: it learns to reverse with mixtures of experts") {
+  audit_learning(expert_learner, {.pass = {.balance = .01}});
+}
+
+TEST_CASE("positions are sines and cosines of any place and size") {
+  const Tensor p = sinusoidal_positions(0, 7, 5, DType::f64);
+  CHECK(p.shape() == Shape{7, 5});
+  for (int64_t t = 0; t < 7; ++t) {
+    for (int64_t i = 0; i < 5; ++i) {
+      const double angle = static_cast<double>(t) / std::pow(10000., static_cast<double>(i / 2 * 2) / 5);
+      CHECK(p.at({t, i}) == doctest::Approx(i % 2 == 0 ? std::sin(angle) : std::cos(angle)).epsilon(1e-14));
+    }
+  }
+  CHECK(same_bits(sinusoidal_positions(4, 2, 5, DType::f64), p.slice(0, 4, 6).clone()));
+  CHECK(sinusoidal_positions(100000, 1, 8).at({0, 0}) == doctest::Approx(std::sin(100000.)));
+}
+
+TEST_CASE("an untrained transformer guesses and no target is seen before its time") {
+  Rng rng(1);
+  Transformer model({.vocabulary = 50, .tied_output = false, .dtype = DType::f64}, rng);
+  const Batch batch = ReversalTask{.symbols = 47}.batch(16, rng);
+  CHECK(model.loss(batch).item() == doctest::Approx(std::log(50.)).epsilon(.1));
+  const Tensor before = model.forward(batch.source, batch.target_in).logits.value();
+  Tensor changed = batch.target_in.clone();
+  for (int64_t b = 0; b < 16; ++b) {
+    if (changed.at({b, 3}) != pad_id) changed.set({b, 3}, 3 + (changed.at({b, 3}) == 3));
+  }
+  const Tensor after = model.forward(batch.source, changed).logits.value();
+  CHECK(same_bits(before.slice(1, 0, 3).clone(), after.slice(1, 0, 3).clone()));
+  CHECK(distance(before.slice(1, 3, 4), after.slice(1, 3, 4)) > 1e-3);
+}
+
+TEST_CASE("transformer: names and shapes of parameters are PyTorch's") {
+  Rng rng(1);
+  const Transformer model(
+      {.vocabulary = 9, .d_model = 8, .heads = 2, .feed_forward = 5, .encoder_layers = 1, .decoder_layers = 1}, rng);
+  std::string names;
+  for (const NamedParameter& p : all_paths(model)) names += p.name + to_string(p.parameter.shape()) + "\n";
+  CHECK(names ==
+        "embed.weight(9, 8)\n"
+        "encoder.layers.0.self_attn.in_proj_weight(24, 8)\nencoder.layers.0.self_attn.in_proj_bias(24,)\n"
+        "encoder.layers.0.self_attn.out_proj.weight(8, 8)\nencoder.layers.0.self_attn.out_proj.bias(8,)\n"
+        "encoder.layers.0.linear1.weight(5, 8)\nencoder.layers.0.linear1.bias(5,)\n"
+        "encoder.layers.0.linear2.weight(8, 5)\nencoder.layers.0.linear2.bias(8,)\n"
+        "encoder.layers.0.norm1.weight(8,)\nencoder.layers.0.norm1.bias(8,)\n"
+        "encoder.layers.0.norm2.weight(8,)\nencoder.layers.0.norm2.bias(8,)\n"
+        "encoder.norm.weight(8,)\nencoder.norm.bias(8,)\n"
+        "decoder.layers.0.self_attn.in_proj_weight(24, 8)\ndecoder.layers.0.self_attn.in_proj_bias(24,)\n"
+        "decoder.layers.0.self_attn.out_proj.weight(8, 8)\ndecoder.layers.0.self_attn.out_proj.bias(8,)\n"
+        "decoder.layers.0.multihead_attn.in_proj_weight(24, 8)\ndecoder.layers.0.multihead_attn.in_proj_bias(24,)\n"
+        "decoder.layers.0.multihead_attn.out_proj.weight(8, 8)\ndecoder.layers.0.multihead_attn.out_proj.bias(8,)\n"
+        "decoder.layers.0.linear1.weight(5, 8)\ndecoder.layers.0.linear1.bias(5,)\n"
+        "decoder.layers.0.linear2.weight(8, 5)\ndecoder.layers.0.linear2.bias(8,)\n"
+        "decoder.layers.0.norm1.weight(8,)\ndecoder.layers.0.norm1.bias(8,)\n"
+        "decoder.layers.0.norm2.weight(8,)\ndecoder.layers.0.norm2.bias(8,)\n"
+        "decoder.layers.0.norm3.weight(8,)\ndecoder.layers.0.norm3.bias(8,)\n"
+        "decoder.norm.weight(8,)\ndecoder.norm.bias(8,)\n"
+        "out.weight(9, 8)\nout.bias(9,)\n");
+  CHECK(named_parameters(model).size() + 1 == all_paths(model).size());  // out.weight is embed.weight
+}
+
+TEST_CASE("transformer: dropout is the pass's") {
+  for (bool experts : {false, true}) {
+    audit_dropout([=](const ModelSize& size, Rng& rng) {
+      TransformerOptions o = options_of(size);
+      o.experts = experts ? 3 : 0;
+      o.dropout = .2;
+      return Transformer(o, rng);
+    });
+  }
+}
+
+TEST_CASE("transformer: scheduled sampling") {
+  audit_sampling(pre_norm);
+  audit_sampling(post_norm);
+}
+
+TEST_CASE("transformer: the balance counts in the loss where the pass asks for it") {
+  Rng rng(1);
+  const Transformer model = mixture({.vocabulary = 8, .size = 4}, rng);
+  const Batch batch = batch_of(five_pairs, {0, 1, 2, 3, 4}), padded = batch_of(five_pairs, {0, 1, 2, 3, 4}, 3, 3);
+  const Var balance = model.run(batch.source, batch.target_in).balance;
+  CHECK(balance.item() > .5);
+  CHECK(model.loss(batch, {.balance = .5}).item() ==
+        doctest::Approx(model.loss(batch).item() + .5 * balance.item()).epsilon(1e-14));
+  CHECK(model.run(padded.source, padded.target_in).balance.item() == doctest::Approx(balance.item()).epsilon(1e-13));
+}
+
+TEST_CASE("transformer: two vocabularies") {
+  Rng rng(1);
+  const Transformer model({.vocabulary = 8, .shared_embedding = false, .target_vocabulary = 12}, rng);
+  CHECK(audit_module([] {
+          Rng own(1);
+          return Transformer({.vocabulary = 8, .shared_embedding = false, .target_vocabulary = 12}, own);
+        }) == "");
+  const Batch batch = make_batch(std::vector<Sequence>{{3, 7}}, std::vector<Sequence>{{11, 10, 9}});
+  CHECK(model.forward(batch.source, batch.target_in).logits.shape() == Shape{1, 4, 12});
+  Tape tape;
+  const Gradients g = tape.backward(model.loss(batch));
+  CHECK(g.find(model.embed.weight) != nullptr);
+  CHECK(g.find(model.out.weight) == g.find(model.target_embed->weight));
+}
+
+TEST_CASE("transformer: errors") {
+  Rng rng(1);
+  CHECK(says(error_of([&] { Transformer({.vocabulary = 8, .d_model = 6, .heads = 4}, rng); }), {"6", "4 heads"}));
+  CHECK(says(error_of([&] { Transformer({.vocabulary = 8, .experts = 1}, rng); }), {"experts", "got 1"}));
+  CHECK(says(error_of([&] { Transformer({.vocabulary = 8, .decoder_layers = 0}, rng); }), {"decoder layer", "got 0"}));
+  CHECK(says(error_of([&] { Transformer({.vocabulary = 8, .target_vocabulary = 9}, rng); }), {"8 and 9", "shared"}));
+  const Transformer model({.vocabulary = 8}, rng);
+  CHECK(says(error_of([&] { model.forward(tensor({{3, 4}, {0, 0}}), tensor({{1}, {1}})); }), {"row 1"}));
+  CHECK(says(error_of([&] { model.begin(tensor({{3, 4}, {0, 0}})); }), {"row 1"}));
+  CHECK(says(error_of([&] { model.forward(tensor({{3, 4}}), tensor({{1}, {1}})); }), {"transformer", "(2, 1)"}));
+}
+
+TEST_SUITE_END();
