@@ -47,9 +47,9 @@ struct MultiHeadResult {
 // PyTorch's parameters and initial values: in_proj_weight (3E, E) = [W_q; W_k; W_v], Xavier's uniform; in_proj_bias
 // (3E) and out_proj.bias (E), zeros; out_proj.weight (E, E), uniform.
 //
-// Keeps for the backward pass: its inputs, the projected queries, keys and values, the weights, and the heads' outputs:
-// B (2 T + S) E + B H T S numbers beside the inputs; with dropout, the weights three times. Scores are not kept, and
-// heads are strides, so no projection is copied.
+// Keeps for the backward pass, beside its inputs: the projected queries, keys and values, the heads' outputs, and the
+// weights, together 2 B (T + S) E + B H T S numbers; with dropout, the weights three times. Scores are not kept, and
+// heads are strides, so splitting them copies nothing.
 struct MultiHeadAttention {
   int64_t heads;
   double dropout;                          // of the weights

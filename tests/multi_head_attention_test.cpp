@@ -1,4 +1,5 @@
 // B batch, T queries a row, S source positions, E size, H heads.
+#include <tapedeck/core/storage.h>
 #include <tapedeck/nn/multi_head_attention.h>
 #include <tapedeck/ops/ops.h>
 
@@ -164,6 +165,23 @@ TEST_CASE("dropout of the weights is drawn only with a stream") {
   CHECK(same_bits(a.output.value(), b.output.value()));
   CHECK_FALSE(same_bits(a.output.value(), plain));
   for (double total : values(sum(a.weights, -1).value())) CHECK(total == doctest::Approx(1));
+}
+
+TEST_CASE("what multi-head attention keeps for the backward pass") {
+  constexpr int64_t t = 32, s = 64, e = 64, h = 8;
+  Rng rng(1);
+  const MultiHeadAttention layer(e, h, rng);
+  auto kept = [&](int64_t b) {
+    const Tensor x = normal({b, t, e}, DType::f32, 16), memory = normal({b, s, e}, DType::f32, 17);
+    Tape tape;
+    const int64_t before = live_bytes();
+    const Var y = layer(tape.leaf(x), layer.project(tape.leaf(memory))).output;
+    return (live_bytes() - before) / 4;
+  };
+  // Eight rows against four: what the tape itself takes is not counted. Blocks are rounded up by a quarter at most.
+  const int64_t promised = 4 * (2 * (t + s) * e + h * t * s), output = 4 * t * e, more = kept(8) - kept(4);
+  CHECK(more >= promised);
+  CHECK(more <= (promised + output) * 5 / 4);
 }
 
 TEST_CASE("multi-head attention: errors") {

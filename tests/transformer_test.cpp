@@ -83,6 +83,11 @@ TEST_CASE("transformer: a row alone is the row in any batch with pre-norm") { au
 TEST_CASE("transformer: a row alone is the row in any batch with post-norm") { audit_rows(post_norm); }
 TEST_CASE("transformer: a row alone is the row in any batch with mixtures of experts") { audit_rows(mixture); }
 
+TEST_CASE("transformer: a row alone is the row in any batch in f32") {
+  audit_rows(pre_norm, DType::f32, 1e-5);
+  audit_rows(mixture, DType::f32, 1e-5);
+}
+
 TEST_CASE("transformer: it learns to reverse") { audit_learning(learner); }
 TEST_CASE("transformer: it learns to reverse with mixtures of experts") {
   audit_learning(expert_learner, {.pass = {.balance = .01}});
@@ -159,6 +164,44 @@ TEST_CASE("transformer: dropout is the pass's") {
 TEST_CASE("transformer: scheduled sampling") {
   audit_sampling(pre_norm);
   audit_sampling(post_norm);
+  // A mixture routes what is fed, and nothing past the target's end.
+  auto model = made(mixture, {.vocabulary = 8, .size = 4}, 6, 3);
+  const Batch batch = batch_of(five_pairs, {0, 1, 2, 3, 4});
+  const Transformer::Output free = model.run(batch.source, batch.target_in, {.teacher_ratio = 0});
+  auto decoding = model.begin(batch.source);
+  Tensor fed = batch.target_in.select(1, 0);
+  for (int64_t t = 0; t < batch.target_in.size(1); ++t) {
+    const Tensor logits = decoding->step(fed).logits;
+    for (int64_t b = 0; b < 5; ++b) {
+      if (batch.target_in.at({b, t}) == pad_id) continue;
+      CHECK(distance(free.logits.value().select(0, b).select(0, t), logits.select(0, b)) <= 1e-12);
+    }
+    fed = argmax(logits).value();
+  }
+  const Batch padded = batch_of(five_pairs, {0, 1, 2, 3, 4}, 2, 2);
+  CHECK(model.run(padded.source, padded.target_in, {.teacher_ratio = 0}).balance.item() ==
+        doctest::Approx(free.balance.item()).epsilon(1e-13));
+}
+
+TEST_CASE("transformer: a hypothesis of beam search has the log probability that forward gives it") {
+  for (auto make : {pre_norm, post_norm, mixture}) {
+    auto model = made(make, {.vocabulary = 8, .size = 4}, 7, 2);
+    const Batch batch = batch_of(five_pairs, {0, 1, 2, 3, 4});
+    const auto results =
+        beam_search(*model.begin(batch.source), {.max_length = 6, .beam = 4, .n_best = 3, .alpha = .6});
+    for (size_t b = 0; b < 5; ++b) {
+      REQUIRE(results[b].size() == 3);
+      for (const Hypothesis& h : results[b]) {
+        Sequence in{bos_id};
+        in.insert(in.end(), h.tokens.begin(), h.tokens.end() - 1);
+        const Shape row{1, static_cast<int64_t>(h.tokens.size())};
+        const int64_t at = static_cast<int64_t>(b);
+        const SequenceOutput output = model.forward(batch.source.slice(0, at, at + 1), Tensor::from(in, row));
+        const Var log_p = gather(log_softmax(output.logits), 2, unsqueeze(Tensor::from(h.tokens, row), 2));
+        CHECK(h.log_p == doctest::Approx(sum(log_p).item()).epsilon(1e-12));
+      }
+    }
+  }
 }
 
 TEST_CASE("transformer: the balance counts in the loss where the pass asks for it") {
