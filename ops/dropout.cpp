@@ -5,7 +5,7 @@ namespace tapedeck {
 
 Var dropout(Operand x, double p, Rng* rng) {
   if (!(p >= 0 && p <= 1)) fail("dropout: expected 0 <= p <= 1, got {}", p);
-  if (!rng) return x.var();
+  if (!rng || p == 0) return x.var();
   Tensor keep = Tensor::empty(x.shape(), x.dtype());  // 1 / (1 - p) or 0
   dispatch_floating("dropout", x.dtype(), [&]<class T> {
     T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T{0};

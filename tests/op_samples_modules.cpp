@@ -109,7 +109,7 @@ ModuleCase multi_head(bool cross) {
   Rng rng(33);
   MultiHeadAttention layer(4, 2, rng, {.dtype = DType::f64});
   ModuleCase sample = checked(layer, {}, {{"x", drawn(real({2, 3, 4}), 34)}});
-  if (cross) sample.inputs.emplace_back("memory", drawn(real({2, 3, 4}), 35));
+  if (cross) sample.inputs.push_back({"memory", drawn(real({2, 3, 4}), 35)});
   sample.f = [=](In x) -> std::vector<Var> {
     const MultiHeadResult r =
         cross ? layer(x[0], layer.project(x[1], attention_mask())) : layer.attend_self(x[0], attention_mask(), true);

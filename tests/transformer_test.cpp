@@ -93,6 +93,49 @@ TEST_CASE("transformer: it learns to reverse with mixtures of experts") {
   audit_learning(expert_learner, {.pass = {.balance = .01}});
 }
 
+TEST_CASE("transformer: the layers are put together as in the papers") {
+  for (auto make : {pre_norm, post_norm}) {
+    const bool pre = make == pre_norm;
+    const auto model = made(make, {.vocabulary = 8, .size = 4}, 8, 1.5);
+    const Batch batch = batch_of(five_pairs, {2, 4});  // without pads in the source
+    auto read = [&](const Embedding& embedding, const Tensor& tokens) {
+      const int64_t d = embedding.weight.shape()[1];
+      return embedding(tokens) * std::sqrt(static_cast<double>(d)) +
+             sinusoidal_positions(0, tokens.size(1), d, DType::f64);
+    };
+    auto with = [&](const Var& x, const LayerNorm& norm, const std::function<Var(const Var&)>& f) {
+      return pre ? x + f(norm(x)) : norm(x + f(x));
+    };
+    auto forward = [](const auto& layer) {
+      return [&](const Var& x) {
+        const FeedForward& f = std::get<FeedForward>(layer.feed_forward);
+        return f.linear2(gelu(f.linear1(x)));
+      };
+    };
+    Var x = read(model.embed, batch.source);
+    for (const auto& layer : model.encoder.layers) {
+      x = with(x, layer.norm1, [&](const Var& h) { return layer.self_attn(h, layer.self_attn.project(h)).output; });
+      x = with(x, layer.norm2, forward(layer));
+    }
+    const Var states = pre ? (*model.encoder.norm)(x) : x;
+    x = read(pre ? model.embed : *model.target_embed, batch.target_in);
+    Var weights;
+    for (const auto& layer : model.decoder.layers) {
+      x = with(x, layer.norm1, [&](const Var& h) { return layer.self_attn.attend_self(h, {}, true).output; });
+      x = with(x, layer.norm2, [&](const Var& h) {
+        const MultiHeadResult r = layer.multihead_attn(h, layer.multihead_attn.project(states));
+        weights = mean(r.weights, 1);
+        return r.output;
+      });
+      x = with(x, layer.norm3, forward(layer));
+    }
+    const SequenceOutput output = model.forward(batch.source, batch.target_in);
+    CHECK(distance(output.logits.value(), model.out(pre ? (*model.decoder.norm)(x) : x).value()) <= 1e-13);
+    CHECK(distance(output.attention.value(), weights.value()) <= 1e-13);
+    CHECK(model.encoder.norm.has_value() == pre);
+  }
+}
+
 TEST_CASE("positions are sines and cosines of any place and size") {
   const Tensor p = sinusoidal_positions(0, 7, 5, DType::f64);
   CHECK(p.shape() == Shape{7, 5});
