@@ -28,14 +28,15 @@ Tensor sinusoidal_positions(int64_t first, int64_t count, int64_t size, DType dt
 // rate; post-norm is the original.
 enum class NormPlace { pre, post };
 
+// How a Transformer is made.
 struct TransformerOptions {
-  int64_t vocabulary;
-  int64_t d_model = 64;
-  int64_t heads = 4;
-  int64_t feed_forward = 256;  // inner size of the feed-forward layers, and of each expert
-  int64_t encoder_layers = 2, decoder_layers = 2;
-  NormPlace norm = NormPlace::pre;
-  Activation activation = Activation::relu;
+  int64_t vocabulary;                              // V, of the source
+  int64_t d_model = 64;                            // d
+  int64_t heads = 4;                               // of every attention; divides d
+  int64_t feed_forward = 256;                      // inner size of the feed-forward layers, and of each expert
+  int64_t encoder_layers = 2, decoder_layers = 2;  // the decoder has at least one
+  NormPlace norm = NormPlace::pre;                 // of all layers
+  Activation activation = Activation::relu;        // of the feed-forward layers
   int64_t experts = 0;  // 0: plain feed-forward layers; else mixtures of so many, at least two
   // Of embeddings, of what each f adds, of attention weights, and inside feed-forward layers; only where a pass asks.
   double dropout = 0;
@@ -44,13 +45,14 @@ struct TransformerOptions {
   // out.weight is the target's embedding, as in the paper. Training starts from a larger loss than ln V: the last state
   // still resembles the token that was fed.
   bool tied_output = true;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of the parameters
 };
 
+// Self attention and feed-forward.
 struct TransformerEncoderLayer {
-  MultiHeadAttention self_attn;
-  std::variant<FeedForward, MixtureOfExperts> feed_forward;
-  LayerNorm norm1, norm2;
+  MultiHeadAttention self_attn;                              // of the source
+  std::variant<FeedForward, MixtureOfExperts> feed_forward;  // named linear1, linear2; or gate, experts
+  LayerNorm norm1, norm2;                                    // of the one and the other
 
   TransformerEncoderLayer(const TransformerOptions& options, Rng& rng);
   static void fields(auto& self, auto&& f) {
@@ -58,10 +60,11 @@ struct TransformerEncoderLayer {
   }
 };
 
+// Causal self attention, cross attention and feed-forward.
 struct TransformerDecoderLayer {
-  MultiHeadAttention self_attn, multihead_attn;  // the second looks at the source
-  std::variant<FeedForward, MixtureOfExperts> feed_forward;
-  LayerNorm norm1, norm2, norm3;
+  MultiHeadAttention self_attn, multihead_attn;              // the second looks at the source
+  std::variant<FeedForward, MixtureOfExperts> feed_forward;  // as in the encoder
+  LayerNorm norm1, norm2, norm3;                             // of the three, in order
 
   TransformerDecoderLayer(const TransformerOptions& options, Rng& rng);
   static void fields(auto& self, auto&& f) {
@@ -73,7 +76,7 @@ struct TransformerDecoderLayer {
 // Layers, and the norm behind them (pre-norm only).
 template <class Layer>
 struct TransformerStack {
-  std::vector<Layer> layers;
+  std::vector<Layer> layers;      // the first reads the embeddings
   std::optional<LayerNorm> norm;  // absent with post-norm
 
   TransformerStack(int64_t count, const TransformerOptions& options, Rng& rng) {
@@ -83,18 +86,20 @@ struct TransformerStack {
   static void fields(auto& self, auto&& f) { f("layers", self.layers), f("norm", self.norm); }
 };
 
+// A SequenceModel.
 struct Transformer {
   Embedding embed;                        // (V, d), of source and target if shared; N(0, 1/d); the pad row starts at 0
   std::optional<Embedding> target_embed;  // of the target if not
-  TransformerStack<TransformerEncoderLayer> encoder;
-  TransformerStack<TransformerDecoderLayer> decoder;
-  Linear out;  // d -> V
-  NormPlace norm;
-  double dropout;  // see the options
+  TransformerStack<TransformerEncoderLayer> encoder;  // reads the source
+  TransformerStack<TransformerDecoderLayer> decoder;  // writes the target
+  Linear out;                                         // d -> V
+  NormPlace norm;                                     // see the options
+  double dropout;                                     // see the options
 
   // Throws on options that do not go together.
   Transformer(const TransformerOptions& options, Rng& rng);
 
+  // What a run gives.
   struct Output {
     Var logits;     // (B, T, V)
     Var attention;  // (B, T, S): the last layer's cross attention, averaged over the heads; 0 at pads of the source
@@ -102,7 +107,8 @@ struct Transformer {
   };
   // Source i64 (B, S), target i64 (B, T), padded at the end; all steps at once. A row without a token throws, naming
   // it. Where the pass samples, the tokens fed are chosen step by step without dropout and without recording, and then
-  // run through all at once (Mihaylova & Martins 2019, arXiv:1906.07651).
+  // run through all at once (for the Transformer see Mihaylova & Martins 2019, arXiv:1906.07651, who choose them in one
+  // pass).
   Output run(const Tensor& source, const Tensor& target_in, const TrainingPass& pass = {}) const;
 
   // The same without the balance.

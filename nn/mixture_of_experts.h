@@ -15,6 +15,7 @@
 
 namespace tapedeck {
 
+// What a mixture gives for x (..., size), and where it sent it.
 struct MixtureResult {
   Var output;  // (..., size); 0 where not valid
   // E sum_e f_e m_e, f_e: the share of tokens whose first choice is e, a constant; m_e: the mean of p_e. 1 where the
@@ -28,11 +29,11 @@ struct MixtureResult {
 // W_g is gate.weight (E, size), without bias. An expert that no token has chosen gets no gradient (absent where no
 // token of any call has chosen it). The choice is constant between the kinks at which p_b equals the third largest p.
 //
-// Keeps for the backward pass: x, p, the gates, and for each token and chosen expert its row of x, the inner layer of
-// the feed-forward layer before and after its activation, and the expert's output.
+// Keeps for the backward pass: x, p, the gates, and for each token and chosen expert what the expert keeps, and its
+// output.
 struct MixtureOfExperts {
-  Linear gate;
-  std::vector<FeedForward> experts;
+  Linear gate;                       // W_g
+  std::vector<FeedForward> experts;  // all of one size
 
   // `count` experts of `hidden` inner units; at least two.
   MixtureOfExperts(int64_t size, int64_t hidden, int64_t count, Rng& rng, const FeedForwardOptions& options = {});

@@ -32,12 +32,14 @@ class AttentionCache {
   int64_t size_ = 0;
 };
 
+// How a MultiHeadAttention is made.
 struct MultiHeadOptions {
-  double dropout = 0;  // of the weights
-  bool bias = true;
-  DType dtype = DType::f32;
+  double dropout = 0;        // of the weights
+  bool bias = true;          // of all four projections
+  DType dtype = DType::f32;  // of the parameters
 };
 
+// What the queries get.
 struct MultiHeadResult {
   Var output;                                        // (B, T, E)
   Var weights;                                       // (B, H, T, S), before dropout; rows sum to 1
@@ -51,10 +53,10 @@ struct MultiHeadResult {
 // weights, together 2 B (T + S) E + B H T S numbers; with dropout, the weights three times. Scores are not kept, and
 // heads are strides, so splitting them copies nothing.
 struct MultiHeadAttention {
-  int64_t heads;
+  int64_t heads;                           // H
   double dropout;                          // of the weights
   Parameter in_proj_weight, in_proj_bias;  // the bias is absent with .bias = false
-  Linear out_proj;
+  Linear out_proj;                         // W_o, b_o
 
   // Throws unless heads divides size.
   MultiHeadAttention(int64_t size, int64_t heads, Rng& rng, const MultiHeadOptions& options = {});
