@@ -12,6 +12,7 @@
 #include <tapedeck/nn/module.h>
 
 #include <cmath>
+#include <concepts>
 #include <span>
 #include <vector>
 
@@ -126,6 +127,44 @@ class Sgd {
   SgdOptions options_;
   std::vector<NamedParameter> parameters_;
   std::vector<State> states_;  // one a parameter; none without momentum
+};
+
+// What an optimiser has, whoever wrote it.
+template <class T>
+concept Optimizer = requires(T& optimizer, const T& same, const Gradients& grads, double lr) {
+  optimizer.step(grads);
+  optimizer.set_lr(lr);
+  { same.lr() } -> std::convertible_to<double>;
+  { same.parameters() } -> std::same_as<const std::vector<NamedParameter>&>;
+};
+
+// An argument that takes any optimiser, by reference: Adam, AdamW, Sgd, your own.
+class OptimizerRef {
+ public:
+  template <Optimizer T>
+  requires(!std::same_as<T, OptimizerRef>) OptimizerRef(T& optimizer) : optimizer_(&optimizer), calls_(&calls_of<T>) {}
+
+  void step(const Gradients& grads) { calls_->step(optimizer_, grads); }
+  void set_lr(double lr) { calls_->set_lr(optimizer_, lr); }
+  double lr() const { return calls_->lr(optimizer_); }
+  const std::vector<NamedParameter>& parameters() const { return calls_->parameters(optimizer_); }
+
+ private:
+  struct Calls {
+    void (*step)(void*, const Gradients&);
+    void (*set_lr)(void*, double);
+    double (*lr)(const void*);
+    const std::vector<NamedParameter>& (*parameters)(const void*);
+  };
+  template <class T>
+  static constexpr Calls calls_of = {
+      [](void* o, const Gradients& grads) { static_cast<T*>(o)->step(grads); },
+      [](void* o, double lr) { static_cast<T*>(o)->set_lr(lr); },
+      [](const void* o) -> double { return static_cast<const T*>(o)->lr(); },
+      [](const void* o) -> const std::vector<NamedParameter>& { return static_cast<const T*>(o)->parameters(); }};
+
+  void* optimizer_;
+  const Calls* calls_;
 };
 
 enum class NormKind { l2, inf };
