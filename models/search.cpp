@@ -52,6 +52,7 @@ struct Partial {
 struct Offer {
   std::vector<double> log_p, ruled;
   std::vector<double> weights;
+  std::vector<bool> hidden;  // positions that need no attention; empty: none
 };
 
 std::vector<double> log_probabilities(std::vector<double> logits) {
@@ -119,6 +120,10 @@ std::vector<Offer> offers(Decoding& decoding, const SearchOptions& o, const std:
   const Tensor weights = step.weights.defined() ? step.weights.to(DType::f64).contiguous() : Tensor();
   const int64_t V = logits.size(1), S = weights.defined() ? weights.size(1) : 0;
   if (o.coverage > 0 && !weights.defined()) fail("search: the coverage penalty needs a model with attention");
+  const Tensor mask = o.coverage > 0 ? step.mask : Tensor();
+  if (mask.defined() && (mask.dtype() != DType::boolean || mask.shape() != weights.shape())) {
+    fail("search: expected a boolean mask {}, got {} {}", weights.shape(), mask.dtype(), mask.shape());
+  }
   std::vector<Offer> result;
   for (size_t i = 0; i < live.size(); ++i) {
     const double* row = logits.data<double>() + static_cast<int64_t>(i) * V;
@@ -126,10 +131,11 @@ std::vector<Offer> offers(Decoding& decoding, const SearchOptions& o, const std:
     for (int64_t v = 0; v < V; ++v) {
       if (std::isnan(row[v])) fail("search: the logit of token {} is NaN at step {}", v, live[i].h.tokens.size() + 1);
     }
-    Offer offer{log_probabilities(x), rule(o, live[i], x), {}};
+    Offer offer{log_probabilities(x), rule(o, live[i], x), {}, {}};
     if (weights.defined()) {
       const double* w = weights.data<double>() + static_cast<int64_t>(i) * S;
       offer.weights.assign(w, w + S);
+      for (int64_t s = 0; mask.defined() && s < S; ++s) offer.hidden.push_back(!mask.at({static_cast<int64_t>(i), s}));
     }
     result.push_back(std::move(offer));
   }
@@ -143,7 +149,9 @@ Partial extended(Partial next, const Offer& offer, int64_t token) {
   if (!offer.weights.empty()) {
     next.h.weights.push_back(offer.weights);
     next.covered.resize(offer.weights.size());
-    for (size_t s = 0; s < offer.weights.size(); ++s) next.covered[s] += offer.weights[s];
+    for (size_t s = 0; s < offer.weights.size(); ++s) {
+      next.covered[s] = !offer.hidden.empty() && offer.hidden[s] ? 1 : next.covered[s] + offer.weights[s];
+    }
   }
   return next;
 }

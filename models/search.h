@@ -17,8 +17,9 @@ namespace tapedeck {
 class Decoding {
  public:
   struct Step {
-    Tensor logits;   // (N, V), floating: of the token after `tokens`
-    Tensor weights;  // attention (N, S); undefined for models without
+    Tensor logits;     // (N, V), floating: of the token after `tokens`
+    Tensor weights;    // attention (N, S); undefined for models without
+    Tensor mask = {};  // boolean (N, S): what may be attended to, and so has to be covered; undefined: everything
   };
 
   virtual ~Decoding() = default;

@@ -173,7 +173,7 @@ class Seq2SeqDecoding final : public Decoding {
     Seq2SeqAttention::Step next = model_.decode_step(tokens, state_, memory_, t_++, attentional_);
     state_ = next.state;
     attentional_ = next.attentional;
-    return {next.logits.value(), next.weights.value()};
+    return {next.logits.value(), next.weights.value(), memory_.mask};
   }
 
   void select(const Tensor& rows) override {

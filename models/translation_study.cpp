@@ -24,7 +24,8 @@ class TranslationDecoding final : public Decoding {
     auto [logits, weights, state] =
         model_.decode(unsqueeze(model_.tgt_emb(tokens), 1), encoded_.state, encoded_.memory);
     encoded_.state = state;
-    return {squeeze(logits, 1).value(), weights.defined() ? squeeze(weights, 1).value() : Tensor()};
+    return {squeeze(logits, 1).value(), weights.defined() ? squeeze(weights, 1).value() : Tensor(),
+            encoded_.memory.mask};
   }
 
   void select(const Tensor& rows) override {

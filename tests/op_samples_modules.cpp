@@ -1,9 +1,13 @@
 #include "op_samples.h"
 
+#include <tapedeck/models/gnmt.h>
+#include <tapedeck/models/listen_attend_spell.h>
+#include <tapedeck/models/minimum_risk.h>
 #include <tapedeck/models/seq2seq.h>
 #include <tapedeck/models/seq2seq_plain.h>
 #include <tapedeck/models/transformer.h>
 #include <tapedeck/models/translation_study.h>
+#include <tapedeck/nn/hard_attention.h>
 #include <tapedeck/nn/layer_norm.h>
 #include <tapedeck/nn/lstm.h>
 #include <tapedeck/nn/multi_head_attention.h>
@@ -149,6 +153,62 @@ ModuleCase whole_model(const M& model) {
   return checked(model, [=](In) { return model.loss(batch); }, {});
 }
 
+ModuleCase pyramidal_lstm() {
+  Rng rng(34);
+  PyramidalLSTM lstm(2, 1, rng, {.halvings = 2, .dtype = DType::f64});
+  ModuleCase sample = checked(lstm, {}, {{"x", drawn(real({2, 5, 2}), 35)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    PyramidalLSTM::Result r = lstm(x[0], std::vector<int64_t>{3, 5});
+    return {r.output, r.final_state.h, r.final_state.c};
+  };
+  return sample;
+}
+
+ModuleCase residual_lstm() {
+  Rng rng(36);
+  ResidualLSTM lstm(2, 2, rng, {.layers = 3, .dtype = DType::f64});
+  ModuleCase sample = checked(lstm, {}, {{"x", drawn(real({2, 3, 2}), 37)}});
+  sample.f = [=](In x) -> std::vector<Var> {
+    ResidualLSTM::Result r = lstm(x[0], std::vector<int64_t>{3, 2});
+    return {r.output, r.final_states[0].h, r.final_states[2].c};
+  };
+  return sample;
+}
+
+ModuleCase deep_model(ModuleCase whole) {
+  whole.options.directions = 4;
+  return whole;
+}
+
+// Draws do not change in small steps: what is left is smooth.
+ModuleCase drawn_attention() {
+  return {.f = [](In x) -> std::vector<Var> {
+            Rng rng(40);
+            HardAttention hard =
+                draw_attention({{}, masked_softmax(x[0], attention_mask())}, {x[1], x[1], attention_mask()}, &rng);
+            return {hard.context, hard.log_p, hard.entropy};
+          },
+          .inputs = {{"scores", drawn(real({2, 3}), 41)}, {"values", drawn(real({2, 3, 2}), 42)}},
+          .parameters = {}};
+}
+
+ModuleCase gumbel() {
+  return {.f = [](In x) -> std::vector<Var> {
+            Rng rng(43);
+            return {gumbel_softmax(masked_softmax(x[0], attention_mask()), .7, rng)};
+          },
+          .inputs = {{"scores", drawn(real({2, 3}), 44)}},
+          .parameters = {}};
+}
+
+ModuleCase minimum_risk() {
+  Rng rng(33);
+  Seq2SeqAttention model({.vocabulary = 6, .d_model = 2, .dtype = DType::f64}, rng);
+  const Tensor source = tensor({{3, 4, 5}, {5, 3, 0}});
+  const Candidates candidates = {{{{5, 4, 2}, 1}, {{3, 2}, .25}, {{4, 4, 4, 4}, -2}}, {{{2}, 3}, {{5, 2}, 0}}};
+  return checked(model, [=](In) { return risk_loss(model, source, candidates, .7); }, {});
+}
+
 ModuleCase attending_model(const Seq2SeqOptions& options) {
   Rng rng(19);
   return whole_model(Seq2SeqAttention(options, rng));
@@ -233,6 +293,23 @@ const std::vector<ModuleSample>& module_samples() {
       {"ScaledDotProductAttention (masked)", [] { return attention_with<ScaledDotProductAttention, 2>(30); }},
       {"LocalMonotonicAttention (masked)", [] { return attention_with<LocalMonotonicAttention, 1>(31); }},
       {"LocalPredictiveAttention (masked)", [] { return attention_with<LocalPredictiveAttention, 2, 2>(32); }},
+      {"Seq2SeqAttention (additive; minimum risk)", minimum_risk},
+      {"draw_attention (masked)", drawn_attention},
+      {"gumbel_softmax (masked)", gumbel},
+      {"PyramidalLSTM (two halvings; lengths)", pyramidal_lstm},
+      {"ResidualLSTM (three layers; lengths)", residual_lstm},
+      {"GNMT (loss)",
+       [] {
+         Rng rng(38);
+         return deep_model(whole_model(GNMT(
+             {.vocabulary = 6, .d_model = 2, .encoder_layers = 3, .decoder_layers = 3, .dtype = DType::f64}, rng)));
+       }},
+      {"ListenAttendSpell (loss)",
+       [] {
+         Rng rng(39);
+         return deep_model(
+             whole_model(ListenAttendSpell({.vocabulary = 6, .d_model = 2, .halvings = 1, .dtype = DType::f64}, rng)));
+       }},
       {"Seq2SeqAttention (additive; loss)",
        [] { return attending_model({.vocabulary = 6, .d_model = 2, .dtype = DType::f64}); }},
       {"Seq2SeqAttention (dot; loss)",

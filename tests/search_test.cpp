@@ -90,6 +90,13 @@ Seq2SeqAttention random_model(uint64_t seed, DType dtype = DType::f64) {
   return model;
 }
 
+// 1 to `longest` symbols.
+Sequence random_source(Rng& rng, int64_t longest) {
+  Sequence source;
+  for (int64_t n = 1 + rng.below(longest); n > 0; --n) source.push_back(3 + rng.below(4));
+  return source;
+}
+
 // The model's own log probability of a sequence, by teacher forcing.
 double rescored(const Seq2SeqAttention& model, const Tensor& source, const Sequence& tokens) {
   Sequence in{bos_id};
@@ -236,24 +243,30 @@ TEST_CASE("the trace tells every expansion and its fate") {
   CHECK(fate.at("AE") == SearchEvent::Fate::finished);
 }
 
-TEST_CASE("the score of a result is the model's own score of its tokens") {
+TEST_CASE("the score of a result is the model's own score of its tokens in a thousand searches") {
   Rng rng(5);
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  int64_t finished = 0, cut = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
     const Seq2SeqAttention model = random_model(seed);
-    Sequence source;
-    for (int64_t n = 1 + rng.below(4); n > 0; --n) source.push_back(3 + rng.below(4));
-    const Tensor ids = Tensor::from(source, {1, static_cast<int64_t>(source.size())});
-    auto decoding = model.begin(ids);
-    const double alpha = rng.uniform(0, 2);
-    const auto found = beam_search(*decoding, {.max_length = 6, .beam = 1 + rng.below(4), .n_best = 3, .alpha = alpha});
-    for (const Hypothesis& h : found[0]) {
-      const double right = rescored(model, ids, h.tokens);
-      CHECK(h.log_p == doctest::Approx(right).epsilon(1e-10));
-      const double lp = std::pow((5 + static_cast<double>(h.tokens.size())) / 6, alpha);
-      CHECK(h.score == doctest::Approx(right / lp).epsilon(1e-10));
-      CHECK(h.weights.size() == h.tokens.size());
+    for (int search = 0; search < 20; ++search) {
+      const Sequence source = random_source(rng, 4);
+      const Tensor ids = Tensor::from(source, {1, static_cast<int64_t>(source.size())});
+      auto decoding = model.begin(ids);
+      const double alpha = rng.uniform(0, 2);
+      const auto found = beam_search(
+          *decoding, {.max_length = 1 + rng.below(6), .beam = 1 + rng.below(4), .n_best = 2, .alpha = alpha});
+      for (const Hypothesis& h : found[0]) {
+        const double right = rescored(model, ids, h.tokens);
+        CHECK(h.log_p == doctest::Approx(right).epsilon(1e-10));
+        const double lp = std::pow((5 + static_cast<double>(h.tokens.size())) / 6, alpha);
+        CHECK(h.score == doctest::Approx(right / lp).epsilon(1e-10));
+        CHECK(h.weights.size() == h.tokens.size());
+        ++(h.finished ? finished : cut);
+      }
     }
   }
+  CHECK(finished > 1000);
+  CHECK(cut > 10);
 }
 
 TEST_CASE("a real model gives a batch the hypotheses of each sentence alone") {
@@ -278,6 +291,30 @@ TEST_CASE("a real model gives a batch the hypotheses of each sentence alone") {
       }
       const Sequence& g = greedy[static_cast<size_t>(b)].tokens;
       for (size_t t = 0; t < g.size(); ++t) CHECK(g[t] == decoded.tokens.at({b, static_cast<int64_t>(t)}));
+    }
+  }
+}
+
+TEST_CASE("a batch of 32 sentences with 5 hypotheses each gives those of each alone") {
+  Rng rng(6);
+  std::vector<Sequence> sources;
+  for (int i = 0; i < 32; ++i) sources.push_back(random_source(rng, 7));
+  const Seq2SeqAttention model = random_model(7);
+  for (double alpha : {0., 1.}) {
+    const SearchOptions options{.max_length = 12, .beam = 5, .n_best = 5, .alpha = alpha, .coverage = .2 * alpha};
+    auto together = model.begin(make_batch(sources, sources).source);
+    const auto all = beam_search(*together, options);
+    REQUIRE(all.size() == 32);
+    for (size_t b = 0; b < 32; ++b) {
+      CAPTURE(b);
+      auto alone = model.begin(Tensor::from(sources[b], {1, static_cast<int64_t>(sources[b].size())}));
+      const std::vector<Hypothesis> one = beam_search(*alone, options)[0];
+      REQUIRE(one.size() == all[b].size());
+      for (size_t i = 0; i < one.size(); ++i) {
+        CHECK(all[b][i].tokens == one[i].tokens);
+        CHECK(all[b][i].finished == one[i].finished);
+        CHECK(std::abs(all[b][i].score - one[i].score) <= 1e-12 * std::abs(one[i].score));
+      }
     }
   }
 }
