@@ -11,11 +11,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <set>
+#include <sstream>
 
 #include "given_gradients.h"
 
@@ -23,7 +25,8 @@ using namespace tapedeck;
 
 namespace {
 
-constexpr size_t expected_files = 63;
+constexpr size_t expected_files = 65;
+constexpr double module_tolerance = 1e-12, model_tolerance = 1e-10;
 
 // One golden file. Every out., grad. and loss in it must be compared before the check is complete.
 class Golden {
@@ -55,6 +58,12 @@ class Golden {
   }
   double number(const std::string& key, double otherwise) const {
     return file_.metadata.contains(key) ? std::stod(option(key, "")) : otherwise;
+  }
+  std::vector<double> numbers(const std::string& key) const {  // 1,3,5
+    std::vector<double> result;
+    std::stringstream list(option(key, ""));
+    for (std::string item; std::getline(list, item, ',');) result.push_back(std::stod(item));
+    return result;
   }
   bool flag(const std::string& key) const { return option(key, "False") == "True"; }
   std::pair<double, double> pair(const std::string& key, std::pair<double, double> otherwise) const {
@@ -88,7 +97,7 @@ class Golden {
     if (value.shape() != right.shape() || value.dtype() != right.dtype()) {
       fail("{} is {} {}, expected {} {}", key, value.dtype(), value.shape(), right.dtype(), right.shape());
     }
-    std::vector<double> a = value.to_vector<double>(), b = right.to_vector<double>();
+    std::vector<double> a = value.to(DType::f64).to_vector<double>(), b = right.to(DType::f64).to_vector<double>();
     double scale = 0, relative = 0;
     for (double v : b) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
     // Nothing but rounding (a bias of all keys has a gradient of 0): there is no largest digit to be relative to.
@@ -309,7 +318,7 @@ void check_multi_head(Golden& golden) {
   golden.outputs(tape, {{"y", result.output}, {"weights", result.weights}});
 }
 
-void check_seq2seq(Golden& golden) {
+Seq2SeqAttention seq2seq_of(Golden& golden) {
   Rng rng(1);
   const Tensor& embed = golden["param.embed.weight"];
   bool additive = golden.find("param.attention.v.weight") != nullptr;
@@ -320,11 +329,145 @@ void check_seq2seq(Golden& golden) {
                           .dtype = DType::f64},
                          rng);
   golden.parameters(model);
+  return model;
+}
+
+void check_seq2seq(Golden& golden) {
+  const Seq2SeqAttention model = seq2seq_of(golden);
   Tape tape;
   auto result = model.forward(golden["in.src"], golden["in.tgt_in"]);
   golden.compare("out.logits", result.logits.value());
   golden.compare("out.attn", result.attention.value());
   golden.loss_of(tape, cross_entropy(result.logits, golden["in.tgt_out"], {.ignore_index = 0}));
+}
+
+// ---- Beam search ----
+
+struct Listed {
+  double score;
+  Sequence tokens;  // with eos, if it ended
+  bool finished() const { return tokens.back() == eos_id; }
+};
+
+// Study text 002's beam search for one sentence, best first. As it stands, hypotheses that end take places of the beam,
+// which shrinks, an end outside the beam is lost, and at max_length unfinished hypotheses compete with finished ones.
+// Repaired, `beam` live hypotheses stand beside all that ended, and unfinished ones count only if nothing ended.
+std::vector<Listed> listed_beam_search(Decoding& decoding, size_t beam, double alpha, int64_t max_length,
+                                       bool repaired) {
+  struct Candidate {
+    double log_p;
+    Sequence tokens;
+    int64_t from;
+  };
+  std::vector<Candidate> live(1), candidates;
+  std::vector<Listed> done;
+  auto add = [&](const Candidate& c) {
+    const double L = static_cast<double>(c.tokens.size());
+    done.push_back({c.log_p / std::pow((5 + L) / 6, alpha), c.tokens});
+  };
+  for (int64_t step = 0; step < max_length && !live.empty(); ++step) {
+    Tensor last = Tensor::full({static_cast<int64_t>(live.size())}, bos_id, DType::i64);
+    for (size_t i = 0; step > 0 && i < live.size(); ++i) last.set({static_cast<int64_t>(i)}, live[i].tokens.back());
+    const Tensor log_p = log_softmax(decoding.step(last).logits).value();
+    candidates.clear();
+    for (size_t i = 0; i < live.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i);
+      const Tensor best =
+          topk(log_p.select(0, row), repaired ? log_p.size(1) : static_cast<int64_t>(beam)).indices.value();
+      for (int64_t k = 0; k < best.numel(); ++k) {
+        const int64_t token = static_cast<int64_t>(best.at({k}));
+        candidates.push_back({live[i].log_p + log_p.at({row, token}), live[i].tokens, row});
+        candidates.back().tokens.push_back(token);
+      }
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.log_p > b.log_p; });
+    live.clear();
+    for (size_t i = 0; i < candidates.size() && (repaired || i < beam); ++i) {
+      if (candidates[i].tokens.back() == eos_id) {
+        add(candidates[i]);
+      } else if (live.size() < beam) {
+        live.push_back(candidates[i]);
+      }
+    }
+    if (live.empty()) break;
+    Tensor rows = Tensor::empty({static_cast<int64_t>(live.size())}, DType::i64);
+    for (size_t i = 0; i < live.size(); ++i) rows.set({static_cast<int64_t>(i)}, live[i].from);
+    decoding.select(rows);
+  }
+  if (!repaired || done.empty()) {
+    for (const Candidate& c : live) add(c);
+  }
+  std::stable_sort(done.begin(), done.end(), [](const Listed& a, const Listed& b) { return a.score > b.score; });
+  return done;
+}
+
+// PyTorch's tokens and scores are those of the listing as it stands, and ours those of the listing repaired: the
+// differences between the two are the deliberate ones, and only they.
+void check_beam(Golden& golden) {
+  const Seq2SeqAttention model = seq2seq_of(golden);
+  const Tensor& source = golden["in.src"];
+  const int64_t B = source.size(0), max_length = static_cast<int64_t>(golden.number("max_len", 0));
+  const std::vector<double> beams = golden.numbers("beams"), alphas = golden.numbers("alphas");
+
+  Tensor greedy = Tensor::empty({B, max_length}, DType::i64);
+  auto free_running = model.begin(source);
+  Tensor previous = Tensor::full({B}, bos_id, DType::i64);
+  for (int64_t t = 0; t < max_length; ++t) {
+    previous = argmax(free_running->step(previous).logits).value();
+    greedy.select(1, t).copy_(previous);
+  }
+  golden.compare("out.greedy", greedy);
+
+  const Shape cases{B, static_cast<int64_t>(beams.size()), static_cast<int64_t>(alphas.size())};
+  Tensor score = Tensor::empty(cases, DType::f64), margin = score.clone(), length = Tensor::empty(cases, DType::i64),
+         count = length.clone(), tokens = Tensor::full({cases[0], cases[1], cases[2], max_length}, -1, DType::i64);
+  int same = 0, finished_instead = 0, better = 0, other = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t i = 0; i < cases[1]; ++i) {
+      for (int64_t j = 0; j < cases[2]; ++j) {
+        const double beam = beams[static_cast<size_t>(i)], alpha = alphas[static_cast<size_t>(j)];
+        auto listed = [&](bool repaired) {
+          auto decoding = model.begin(source.slice(0, b, b + 1));
+          return listed_beam_search(*decoding, static_cast<size_t>(beam), alpha, max_length, repaired);
+        };
+        const std::vector<Listed> all = listed(false);
+        const Listed &first = all[0], right = listed(true)[0];
+        const int64_t n = static_cast<int64_t>(first.tokens.size()) - (first.finished() ? 1 : 0);
+        for (int64_t t = 0; t < n; ++t) tokens.set({b, i, j, t}, first.tokens[static_cast<size_t>(t)]);
+        score.set({b, i, j}, first.score), length.set({b, i, j}, n);
+        margin.set({b, i, j}, all.size() > 1 ? first.score - all[1].score : 1);
+        count.set({b, i, j}, static_cast<int64_t>(all.size()));
+
+        auto decoding = model.begin(source.slice(0, b, b + 1));
+        const SearchOptions options{.max_length = max_length, .beam = static_cast<int64_t>(beam), .alpha = alpha};
+        const Hypothesis ours = beam_search(*decoding, options)[0][0];
+        CAPTURE(b);
+        CAPTURE(beam);
+        CAPTURE(alpha);
+        CHECK(ours.tokens == right.tokens);
+        CHECK(ours.finished == right.finished());
+        CHECK(std::abs(ours.score - right.score) <= model_tolerance * std::abs(right.score));
+        if (ours.tokens == first.tokens)
+          ++same;
+        else if (ours.finished && !first.finished())
+          ++finished_instead;
+        else if (ours.score > first.score)
+          ++better;
+        else
+          ++other;
+      }
+    }
+  }
+  golden.compare("out.score", score);
+  golden.compare("out.margin", margin);
+  golden.compare("out.length", length);
+  golden.compare("out.n_finished", count);
+  golden.compare("out.tokens", tokens);
+  CHECK(same > 0);
+  MESSAGE(golden.name(), ": of ", cases.numel(), " searches, ", same, " give the listing's tokens, ", finished_instead,
+          " a finished hypothesis where the listing takes an unfinished one, ", better, " a better one, ", other,
+          " another");
 }
 
 void check_study(Golden& golden) {
@@ -420,8 +563,6 @@ struct Kind {
   void (*check)(Golden&);
 };
 
-constexpr double module_tolerance = 1e-12, model_tolerance = 1e-10;
-
 // The longest prefix that fits decides.
 constexpr Kind kinds[] = {
     {"act_gelu_erf", module_tolerance, check_activation<gelu>},
@@ -429,6 +570,7 @@ constexpr Kind kinds[] = {
     {"act_sigmoid", module_tolerance, check_activation<sigmoid>},
     {"act_tanh", module_tolerance, check_activation<tapedeck::tanh>},
     {"additive_attention", module_tolerance, check_additive},
+    {"beam", model_tolerance, check_beam},
     {"clip_grad", module_tolerance, check_clip},
     {"cross_entropy", module_tolerance, check_cross_entropy},
     {"dot_product_attention", module_tolerance, check_dot},
