@@ -60,19 +60,21 @@ void check(const CandidateOptions& options);
 
 }  // namespace detail
 
-// log p of every candidate, (N,), by teacher forcing: the sum over its tokens, eos counted. Throws on a candidate that
-// is empty or contains a pad, and where the numbers of sentences differ.
+// log p of every candidate, (N,), by teacher forcing: the sum over its tokens, eos counted. `pass`: what else forward()
+// is to be given, such as a TrainingPass with dropout. Throws on a candidate that is empty or contains a pad, and where
+// the numbers of sentences differ.
 template <class Model>
-Var candidate_log_p(const Model& model, const Tensor& source, const Candidates& candidates) {
+Var candidate_log_p(const Model& model, const Tensor& source, const Candidates& candidates, const auto&... pass) {
   const detail::CandidateBatch all = detail::batch_of(candidates, source.size(0));
   Tensor sources = index_select(source, 0, all.rows).value();
-  return detail::log_p_of_targets(model.forward(sources, all.target_in).logits, all.target_out);
+  return detail::log_p_of_targets(model.forward(sources, all.target_in, pass...).logits, all.target_out);
 }
 
 // The risk, to be differentiated: candidates and costs are constants.
 template <class Model>
-Var risk_loss(const Model& model, const Tensor& source, const Candidates& candidates, double alpha = 5e-3) {
-  return expected_cost(candidate_log_p(model, source, candidates), candidates, alpha);
+Var risk_loss(const Model& model, const Tensor& source, const Candidates& candidates, double alpha = 5e-3,
+              const auto&... pass) {
+  return expected_cost(candidate_log_p(model, source, candidates, pass...), candidates, alpha);
 }
 
 // Draws outputs for every sentence of the batch and asks for their costs. No pad is drawn. Sentence b draws from

@@ -135,7 +135,8 @@ std::vector<Offer> offers(Decoding& decoding, const SearchOptions& o, const std:
     if (weights.defined()) {
       const double* w = weights.data<double>() + static_cast<int64_t>(i) * S;
       offer.weights.assign(w, w + S);
-      for (int64_t s = 0; mask.defined() && s < S; ++s) offer.hidden.push_back(!mask.at({static_cast<int64_t>(i), s}));
+      for (int64_t s = 0; mask.defined() && s < S; ++s)
+        offer.hidden.push_back(mask.at({static_cast<int64_t>(i), s}) == 0);
     }
     result.push_back(std::move(offer));
   }

@@ -179,6 +179,17 @@ TEST_CASE("minimum risk: training on samples lowers the exact expected cost") {
   CHECK(exact_risk(model).item() < .15);
 }
 
+TEST_CASE("minimum risk: a real model drops out where its pass says so") {
+  Rng rng(7);
+  const Seq2SeqAttention model({.vocabulary = V, .d_model = 4, .dropout = .5, .dtype = DType::f64}, rng);
+  const Batch batch = make_batch(std::vector<Sequence>{{3, 4}, {4}}, std::vector<Sequence>{{4, 3}, {3}});
+  const Candidates drawn = sample_candidates(model, batch, errors, rng, {.samples = 5, .max_length = 4});
+  const double plain = risk_loss(model, batch.source, drawn, 1).item();
+  Rng masks(8);
+  CHECK(risk_loss(model, batch.source, drawn, 1).item() == plain);
+  CHECK(risk_loss(model, batch.source, drawn, 1, TrainingPass{.dropout = &masks}).item() != plain);
+}
+
 TEST_CASE("minimum risk: what does not fit is refused") {
   const Bigram model(1);
   auto refused = [&](const Candidates& candidates, double alpha = 1) {

@@ -82,6 +82,17 @@ std::vector<Hypothesis> beam(const Table& table, const SearchOptions& options) {
 
 std::string best(const Table& table, const SearchOptions& options) { return spelled(beam(table, options)[0].tokens); }
 
+// One step with attention over two positions, which may be masked.
+struct Attending final : Decoding {
+  Tensor mask;
+  explicit Attending(const Tensor& m) : mask(m) {}
+  int64_t rows() const override { return 1; }
+  Step step(const Tensor& tokens) override {
+    return {Tensor::zeros({tokens.numel(), 5}, DType::f64), f64({{.25, 0}}).expand({tokens.numel(), 2}), mask};
+  }
+  void select(const Tensor&) override {}
+};
+
 // A model with random weights, large enough to have preferences.
 Seq2SeqAttention random_model(uint64_t seed, DType dtype = DType::f64) {
   Rng rng(seed);
@@ -317,6 +328,16 @@ TEST_CASE("a batch of 32 sentences with 5 hypotheses each gives those of each al
       }
     }
   }
+}
+
+TEST_CASE("coverage counts what may be attended to") {
+  auto score = [](const Tensor& mask) {
+    Attending decoding(mask);
+    return beam_search(decoding, {.max_length = 1, .beam = 1, .coverage = 2})[0][0].score;
+  };
+  CHECK(score(tensor({{true, false}})) == doctest::Approx(std::log(.2) + 2 * std::log(.25)));
+  CHECK(score({}) == -inf);  // the second position is never attended to
+  CHECK(says(error_of([&] { score(tensor({{true}})); }), {"search", "boolean mask (1, 2)", "(1, 1)"}));
 }
 
 TEST_CASE("sampling follows the model and its options") {
