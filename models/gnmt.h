@@ -23,12 +23,12 @@ struct GNMTOptions {
 };
 
 struct GNMT {
-  Embedding embed;  // (V, d), shared by encoder and decoder
-  ResidualLSTM encoder;
-  AdditiveAttention attention;
+  Embedding embed;                // (V, d), shared by encoder and decoder
+  ResidualLSTM encoder;           // d -> d
+  AdditiveAttention attention;    // queries and keys d
   std::vector<LSTMCell> decoder;  // the first reads [embedding; context], the others [layer below; context]
   Linear out;                     // d -> V
-  double dropout;
+  double dropout;                 // in training, see GNMTOptions
 
   using State = std::vector<LSTMState>;  // one a layer, (B, d) each
 

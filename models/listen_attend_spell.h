@@ -27,7 +27,7 @@ struct ListenAttendSpell {
   AdditiveAttention attention;    // queries d, keys 2d
   std::vector<LSTMCell> decoder;  // the first reads [embedding; context] 3d, the others the layer below
   Linear out;                     // [state; context] 3d -> V
-  double dropout;
+  double dropout;                 // in training, between layers
 
   struct State {
     std::vector<LSTMState> layers;                                     // (B, d) each

@@ -49,7 +49,7 @@ CandidateBatch batch_of(const Candidates& candidates, int64_t sentences);
 // log p of each row of target_out (N, T), pads left out: (N,).
 Var log_p_of_targets(Operand logits, const Tensor& target_out);
 
-// Every row of x `times` times in a row.
+// Every row of x, `times` times one after the other.
 Tensor repeat_rows(const Tensor& x, int64_t times);
 
 // Distinct outputs, and the references, with their costs; outputs[b * samples ...] belong to sentence b.
@@ -77,24 +77,18 @@ Var risk_loss(const Model& model, const Tensor& source, const Candidates& candid
   return expected_cost(candidate_log_p(model, source, candidates, pass...), candidates, alpha);
 }
 
-// Draws outputs for every sentence of the batch and asks for their costs. No pad is drawn. Sentence b draws from
-// rng.split(b), alone as in any batch.
+// Draws outputs for every sentence of the batch, all at once, and asks for their costs. No pad is drawn. What a
+// sentence draws depends on `rng`, its place in the batch and the options, and not on the other sentences.
 template <class Model>
 Candidates sample_candidates(const Model& model, const Batch& batch, const Cost& cost, const Rng& rng,
                              const CandidateOptions& options = {}) {
   detail::check(options);
-  std::vector<Hypothesis> outputs;
   auto no_pads = [](int64_t, const Sequence&, std::span<double> logits) {
     logits[pad_id] = -std::numeric_limits<double>::infinity();
   };
-  for (int64_t b = 0; b < batch.source.size(0); ++b) {
-    auto decoding = model.begin(detail::repeat_rows(batch.source.slice(0, b, b + 1), options.samples));
-    for (Hypothesis& h : sample_search(*decoding, rng.split(static_cast<uint64_t>(b)),
-                                       {.max_length = options.max_length, .constraint = no_pads})) {
-      outputs.push_back(std::move(h));
-    }
-  }
-  return detail::distinct(outputs, batch, cost, options);
+  auto decoding = model.begin(detail::repeat_rows(batch.source, options.samples));
+  return detail::distinct(sample_search(*decoding, rng, {.max_length = options.max_length, .constraint = no_pads}),
+                          batch, cost, options);
 }
 
 }  // namespace tapedeck

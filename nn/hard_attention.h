@@ -64,8 +64,8 @@ class Reinforce {
   // weight 0. Throws on other shapes, and on losses that are not finite.
   Var operator()(Operand losses, Operand log_p, const Var& entropy = {});
 
-  double baseline() const { return baseline_; }
-  void set_baseline(double baseline);  // to continue from a checkpoint; throws unless finite
+  double baseline() const { return baseline_; }  // b, for the next call
+  void set_baseline(double baseline);            // to continue from a checkpoint; throws unless finite
 
  private:
   ReinforceOptions options_;

@@ -144,6 +144,7 @@ class OptimizerRef {
   template <Optimizer T>
   requires(!std::same_as<T, OptimizerRef>) OptimizerRef(T& optimizer) : optimizer_(&optimizer), calls_(&calls_of<T>) {}
 
+  // What the optimiser itself does.
   void step(const Gradients& grads) { calls_->step(optimizer_, grads); }
   void set_lr(double lr) { calls_->set_lr(optimizer_, lr); }
   double lr() const { return calls_->lr(optimizer_); }

@@ -19,7 +19,7 @@ namespace tapedeck {
 struct ConstantRate {
   double lr;  // >= 0
 
-  double operator()(int64_t step) const;
+  double operator()(int64_t step) const;  // the rate of a step >= 1
 };
 
 // lr factor^floor((step - 1) / every): lr for `every` steps, then less.
@@ -28,7 +28,7 @@ struct StepDecay {
   int64_t every;       // >= 1
   double factor = .1;  // 0 ... 1
 
-  double operator()(int64_t step) const;
+  double operator()(int64_t step) const;  // the rate of a step >= 1
 };
 
 // factor width^-1/2 min(step^-1/2, step warmup^-3/2): linear to its peak at step `warmup`, then falling with the root
@@ -38,7 +38,7 @@ struct WarmupInverseRoot {
   int64_t warmup = 4000;  // >= 1
   double factor = 1;      // >= 0
 
-  double operator()(int64_t step) const;
+  double operator()(int64_t step) const;  // the rate of a step >= 1
 };
 
 // Linear to `peak` at step `warmup`, then half a cosine down to `lowest` at step `steps`, where it stays (Loshchilov &
@@ -49,19 +49,20 @@ struct WarmupCosine {
   int64_t steps;      // > warmup
   double lowest = 0;  // >= 0
 
-  double operator()(int64_t step) const;
+  double operator()(int64_t step) const;  // the rate of a step >= 1
 };
 
+// Which of two metrics is progress: a lower loss, or a higher score.
 enum class Better { lower, higher };
 
 struct PlateauOptions {
-  double lr = 1e-3;         // to begin with
-  double factor = .1;       // 0 ... 1, ends excluded
-  int64_t patience = 10;    // observations without progress that are let pass, >= 0
-  double threshold = 1e-4;  // progress: better than the best by this share of it, >= 0
-  int64_t cooldown = 0;     // observations after a cut that do not count as being without progress, >= 0
-  double lowest = 0;        // 0 ... lr
-  Better better = Better::lower;
+  double lr = 1e-3;               // to begin with
+  double factor = .1;             // 0 ... 1, ends excluded
+  int64_t patience = 10;          // observations without progress that are let pass, >= 0
+  double threshold = 1e-4;        // progress: better than the best by this share of it, >= 0
+  int64_t cooldown = 0;           // observations after a cut that do not count as being without progress, >= 0
+  double lowest = 0;              // 0 ... lr
+  Better better = Better::lower;  // of the metric
 };
 
 // Multiplies the learning rate by `factor` when more than `patience` observations in a row made no progress, as
@@ -72,8 +73,8 @@ class Plateau {
   explicit Plateau(const PlateauOptions& options = {});
 
   double operator()(int64_t step) const;  // lr(), at every step
-  double lr() const { return lr_; }
-  void observe(double metric);  // throws on NaN
+  double lr() const { return lr_; }       // now
+  void observe(double metric);            // throws on NaN
 
   // lr, best (f64), waited, cooling (i64): what observe() changes.
   NamedTensors state() const;
@@ -114,8 +115,8 @@ class WeightAverage {
       : WeightAverage(named_parameters(module), options) {}
   explicit WeightAverage(std::vector<NamedParameter> parameters, const WeightAverageOptions& options = {});
 
-  void update();
-  int64_t updates() const { return updates_; }
+  void update();                                // takes in the weights as they are
+  int64_t updates() const { return updates_; }  // n
   NamedTensors averages() const;  // under the parameters' paths; before the first update, the weights themselves
 
   // While one lives, the parameters hold the averages; then, bit for bit, what they held before.
