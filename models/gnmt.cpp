@@ -18,7 +18,7 @@ GNMT::GNMT(const GNMTOptions& o, Rng& rng)
 
 GNMT::Encoded GNMT::encode(const Tensor& source, Rng* rng) const {
   Scope scope("encoder");
-  const std::vector<int64_t> lengths = row_lengths(source, pad_id);
+  const auto lengths = row_lengths(source, pad_id);
   ResidualLSTM::Result read = encoder(embed(source), lengths, rng);
   Encoded result{attention.project(read.output, valid_positions(lengths, source.size(1))), {}};
   for (const LSTMCell& cell : decoder) result.state.push_back(cell.zero_state(source.size(0)));

@@ -30,7 +30,7 @@ struct GNMT {
   Linear out;                     // d -> V
   double dropout;                 // in training, see GNMTOptions
 
-  using State = std::vector<LSTMState>;  // one a layer, (B, d) each
+  using State = CachedVector<LSTMState>;  // one a layer, (B, d) each
 
   // Throws on layers and dropout outside their range.
   GNMT(const GNMTOptions& options, Rng& rng);

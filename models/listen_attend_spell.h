@@ -30,9 +30,11 @@ struct ListenAttendSpell {
   double dropout;                 // in training, between layers
 
   struct State {
-    std::vector<LSTMState> layers;                                     // (B, d) each
-    Var context;                                                       // (B, 2d)
-    friend State select_rows(const State& state, const Tensor& rows);  // i64 (M,)
+    CachedVector<LSTMState> layers;  // (B, d) each
+    Var context;                     // (B, 2d)
+
+    // Its rows, i64 (M,).
+    friend State select_rows(const State& state, const Tensor& rows);
   };
 
   // Throws on halvings, layers and dropout outside their range.

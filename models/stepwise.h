@@ -20,10 +20,9 @@ namespace tapedeck {
 inline LSTMState select_rows(const LSTMState& state, const Tensor& rows) {
   return {index_select(state.h, 0, rows), index_select(state.c, 0, rows)};
 }
-template <class State>
-std::vector<State> select_rows(const std::vector<State>& states, const Tensor& rows) {
-  std::vector<State> result;
-  for (const State& state : states) result.push_back(select_rows(state, rows));
+inline CachedVector<LSTMState> select_rows(const CachedVector<LSTMState>& states, const Tensor& rows) {
+  CachedVector<LSTMState> result;
+  for (const LSTMState& state : states) result.push_back(select_rows(state, rows));
   return result;
 }
 
@@ -35,7 +34,7 @@ SequenceOutput forward_steps(const char* name, const Model& model, const Tensor&
   const FedTokens fed(target_in, pass);
   auto encoded = model.encode(source, pass.dropout);
   Var embedded = model.embed(target_in);  // (B, T, E)
-  std::vector<Var, CachingAllocator<Var>> features, weights;
+  CachedVector<Var> features, weights;
   for (int64_t t = 0; t < target_in.size(1); ++t) {
     Scope scope("decoder.step", t);
     Var x = select(embedded, 1, t);

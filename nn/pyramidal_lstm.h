@@ -23,9 +23,9 @@ struct PyramidalLSTM {
   double dropout;            // between layers, in training
 
   struct Result {
-    Var output;                    // (B, ceil(T / 2^halvings), 2H): [forward; backward]; 0 at pads
-    std::vector<int64_t> lengths;  // ceil(length / 2^halvings) of each row
-    LSTMState final_state;         // of the last layer, (2, B, H): forward, backward
+    Var output;                     // (B, ceil(T / 2^halvings), 2H): [forward; backward]; 0 at pads
+    CachedVector<int64_t> lengths;  // ceil(length / 2^halvings) of each row
+    LSTMState final_state;          // of the last layer, (2, B, H): forward, backward
   };
 
   PyramidalLSTM(int64_t input, int64_t hidden, Rng& rng, const PyramidalLSTMOptions& options = {});

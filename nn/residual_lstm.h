@@ -23,8 +23,8 @@ struct ResidualLSTM {
   double dropout;            // see ResidualLSTMOptions
 
   struct Result {
-    Var output;                           // (B, T, H) of the last layer; 0 at pads
-    std::vector<LSTMState> final_states;  // one a layer: (2, B, H) of the first, (1, B, H) of the others
+    Var output;                            // (B, T, H) of the last layer; 0 at pads
+    CachedVector<LSTMState> final_states;  // one a layer: (2, B, H) of the first, (1, B, H) of the others
   };
 
   ResidualLSTM(int64_t input, int64_t hidden, Rng& rng, const ResidualLSTMOptions& options = {});

@@ -11,7 +11,7 @@ using namespace tapedeck::testing;
 
 namespace {
 
-using Lengths = std::vector<int64_t>;
+using Lengths = CachedVector<int64_t>;
 
 // One row of x, cut to its length.
 Tensor row_of(const Tensor& x, int64_t b, int64_t length) { return x.slice(0, b, b + 1).slice(1, 0, length).clone(); }
