@@ -456,4 +456,34 @@ requires(std::same_as<In, T>&&...) TAPEDECK_KERNEL void map_n(T* out, size_t n, 
   if (i < n) store(out + i, f(load(in + i, n - i)...), n - i);
 }
 
+// Where a lambda of each_vector() stands: a whole vector, or the last `part` < width elements.
+template <class T, bool whole>
+struct Place {
+  size_t offset, part;
+  TAPEDECK_INLINE Vec<T> load(const T* p) const {
+    if constexpr (whole)
+      return simd::load(p + offset);
+    else
+      return simd::load(p + offset, part);
+  }
+  TAPEDECK_INLINE void store(T* p, Vec<T> v) const {
+    if constexpr (whole)
+      simd::store(p + offset, v);
+    else
+      simd::store(p + offset, v, part);
+  }
+};
+
+// f(place) for every vector of n elements, for kernels with many arrays:
+//
+//   simd::each_vector<T>(n, [=](auto at) TAPEDECK_LANES { at.store(y, at.load(a) * at.load(b) + at.load(c)); });
+template <class T, class F>
+TAPEDECK_INLINE void each_vector(int64_t n, F f) {
+  constexpr size_t width = Lanes<T>::width;
+  const size_t count = static_cast<size_t>(n);
+  size_t i = 0;
+  for (; i + width <= count; i += width) f(Place<T, true>{i, width});
+  if (i < count) f(Place<T, false>{i, count - i});
+}
+
 }  // namespace tapedeck::simd

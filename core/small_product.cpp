@@ -17,6 +17,21 @@ struct Wide {
 
 constexpr size_t block_inner = 256;  // of B at once: 256 x 2 vectors stay in the first-level cache
 
+// The first n < 16 elements, in pieces of powers of two.
+template <class T>
+TAPEDECK_INLINE void copy_part(T* to, const T* from, int64_t n) {
+  int64_t done = 0;
+  auto piece = [&]<size_t count>(std::integral_constant<size_t, count>) TAPEDECK_LANES {
+    if (!(n & static_cast<int64_t>(count))) return;
+    __builtin_memcpy(to + done, from + done, count * sizeof(T));
+    done += static_cast<int64_t>(count);
+  };
+  piece(std::integral_constant<size_t, 8>());
+  piece(std::integral_constant<size_t, 4>());
+  piece(std::integral_constant<size_t, 2>());
+  piece(std::integral_constant<size_t, 1>());
+}
+
 // Rows r... and two vectors of C. Written as a fold, because g++ 12 keeps an array of sums in registers only if all its
 // indices are constants.
 template <class T, int bytes, size_t... r>
@@ -41,10 +56,16 @@ TAPEDECK_INLINE void block(std::index_sequence<r...>, const T* a, int64_t row_st
         sum += beta * before;
       }
       __builtin_memcpy(to, &sum, sizeof sum);
-    } else {
-      T lanes[Wide<T, bytes>::lanes];
+    } else if (n > 0) {
+      T lanes[Wide<T, bytes>::lanes] = {};
+      if (beta != 0) {
+        V before;
+        copy_part(lanes, static_cast<const T*>(to), n);
+        __builtin_memcpy(&before, lanes, sizeof before);
+        sum += beta * before;
+      }
       __builtin_memcpy(lanes, &sum, sizeof sum);
-      for (int64_t i = 0; i < n; ++i) to[i] = beta == 0 ? lanes[i] : lanes[i] + beta * to[i];
+      copy_part(to, static_cast<const T*>(lanes), n);
     }
   };
   ((put(c + static_cast<int64_t>(r) * ldc, left[r], columns),

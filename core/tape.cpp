@@ -212,6 +212,7 @@ void* Tape::Arena::allocate(size_t bytes) {
 
 Tape::Tape(const TapeOptions& options)
     : serial_(next_serial.fetch_add(1)),
+      fused_(options.fused),
       outer_(std::exchange(innermost_tape, this)),
       recording_before_(std::exchange(recording_tape, this)) {
   if (options.trace == Trace::on || options.anomaly == Anomaly::on || options.profile == Profile::on) {

@@ -178,10 +178,14 @@ enum class Trace { off, on };    // keep every value and gradient, to be printed
 enum class Anomaly { off, on };  // stop at the first op that makes a NaN or an Inf, forward or backward
 enum class Profile { off, on };  // count calls, time and bytes by op
 
+// definitions: a fused op is recorded as the small ops that define it, to be looked into
+enum class Fused { kernels, definitions };
+
 struct TapeOptions {
   Trace trace = Trace::off;
   Anomaly anomaly = Anomaly::off;
   Profile profile = Profile::off;
+  Fused fused = Fused::kernels;
 };
 
 // A value kept for the backward pass of a node.
@@ -271,6 +275,7 @@ class Tape {
   Var add_fused_node(const char* op, FusedValue&& value, std::span<const Operand> inputs,
                      std::unique_ptr<detail::FusedRule> rule);
   bool studies() const { return study_ != nullptr; }
+  bool records_definitions() const { return fused_ == Fused::definitions; }
   // Profiles the op that has just computed y, and checks y for NaN and Inf.
   void observe(const char* op, const Tensor& y, std::span<const Var* const> inputs, Site site);
 
@@ -365,6 +370,7 @@ class Tape {
 
   uint64_t serial_;
   bool consumed_ = false;
+  Fused fused_;
   Tape* outer_;             // next of this thread's live tapes
   Tape* recording_before_;  // what recorded before this tape did
   CachedVector<Node> nodes_;
@@ -494,6 +500,11 @@ Var record_fused(const char* op, std::initializer_list<Operand> inputs, FusedVal
   Tape* tape = Tape::recording();
   bool tracked = false;
   for (const Operand& x : inputs) tracked = tracked || x.var().tracked();
+  if (tape && tracked && tape->records_definitions()) [[unlikely]] {
+    CachedVector<Var> all;
+    for (const Operand& x : inputs) all.push_back(x.var());
+    return definition(all);
+  }
   if (tape && tape->studies()) [[unlikely]] {
     std::vector<const Var*> all;
     for (const Operand& x : inputs) all.push_back(&x.var());

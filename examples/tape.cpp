@@ -403,7 +403,8 @@ void run(const Settings& s) {
                                rng);
   // a b c -> c b a, and d e -> e d with a pad behind it
   const Batch batch = make_batch(std::vector<Sequence>{{3, 4, 5}, {6, 7}}, std::vector<Sequence>{{5, 4, 3}, {7, 6}});
-  Tape tape(TapeOptions{.trace = Trace::on, .profile = s.profile ? Profile::on : Profile::off});
+  Tape tape(
+      TapeOptions{.trace = Trace::on, .profile = s.profile ? Profile::on : Profile::off, .fused = Fused::definitions});
   const Var loss = planted_loss(model, batch, s.plant);
   std::map<uint32_t, std::string> names;
   for (const NamedParameter& p : named_parameters(model)) names.emplace(tape.id(Var(p.parameter)), p.name);

@@ -1,4 +1,5 @@
 #include <tapedeck/models/seq2seq.h>
+#include <tapedeck/nn/attention_decoder.h>
 #include <tapedeck/ops/ops.h>
 
 #include <cmath>
@@ -76,6 +77,27 @@ Attended luong_steps(const Seq2SeqAttention& model, const Var& embedded, Var sta
   return {attentional_vector(model, context, all), weights};
 }
 
+// All steps of bahdanau order under teacher forcing, as one op; 0 past a row's length. Nothing for an attention that
+// the op does not know.
+std::optional<Attended> bahdanau_steps(const Seq2SeqAttention& model, const Var& embedded, const Var& state,
+                                       const Memory& memory, std::span<const int64_t> lengths) {
+  Var W_q, v = Tensor::empty({0}, embedded.dtype());
+  if (const auto* additive = std::get_if<AdditiveAttention>(&model.attention)) {
+    W_q = additive->W_q.weight, v = additive->v.weight;
+  } else if (const auto* dot = std::get_if<DotProductAttention>(&model.attention)) {
+    W_q = dot->W.weight;
+  } else {
+    return std::nullopt;
+  }
+  const GRUCell& cell = model.decoder_cell;
+  const int64_t d = cell.hidden_size(), K = memory.values.size(2), S = memory.values.size(1);
+  const Var weight_ih = cell.weight_ih, weight_hh = cell.weight_hh, bias_hh = cell.bias_hh;
+  Var gates = linear(embedded, slice(weight_ih, 1, 0, d), cell.bias_ih), W_c = slice(weight_ih, 1, d, d + K);
+  Var steps = attention_decoder({gates, state, memory.keys, memory.values, W_q, v, W_c, weight_hh, bias_hh},
+                                memory.mask, lengths);
+  return Attended{slice(steps, 2, 0, d + K), slice(steps, 2, d + K, d + K + S)};
+}
+
 }  // namespace
 
 Seq2SeqAttention::Seq2SeqAttention(const Seq2SeqOptions& o, Rng& rng)
@@ -121,38 +143,59 @@ Seq2SeqAttention::Step Seq2SeqAttention::decode_step(const Tensor& previous, Ope
   return {out(next.features), next.state, next.weights, order == DecoderOrder::luong ? next.features : Var()};
 }
 
-Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const Tensor& target_in,
-                                                   const TrainingPass& pass) const {
+namespace {
+
+// What the output layer reads, (B, T, n), after dropout, and the weights. What is past a row's length is not looked at
+// by whoever calls: it may be anything.
+Attended all_steps(const Seq2SeqAttention& model, const Tensor& source, const Tensor& target_in,
+                   const TrainingPass& pass, std::span<const int64_t> lengths) {
   check_sequences("seq2seq", source, target_in);
-  const int64_t B = target_in.size(0), T = target_in.size(1), d = decoder_cell.hidden_size();
+  const int64_t B = target_in.size(0), T = target_in.size(1), d = model.decoder_cell.hidden_size();
+  const DType dtype = model.embed.weight.dtype();
   const FedTokens fed(target_in, pass);
-  auto [memory, state] = encode(source, pass.dropout);
-  const StepDropout drop_embedded({B, T, d}, dropout, pass.dropout, embed.weight.dtype());
-  const StepDropout drop_features({B, T, out.weight.shape()[1]}, dropout, pass.dropout, embed.weight.dtype());
-  Var embedded = drop_embedded(target_embedding()(target_in));
-  if (order == DecoderOrder::luong && !input_feeding && fed.forced()) {
-    auto [features, weights] = luong_steps(*this, embedded, state, memory);
-    return {out(drop_features(features)), weights};
+  auto [memory, state] = model.encode(source, pass.dropout);
+  const StepDropout drop_embedded({B, T, d}, model.dropout, pass.dropout, dtype);
+  const StepDropout drop_features({B, T, model.out.weight.shape()[1]}, model.dropout, pass.dropout, dtype);
+  Var embedded = drop_embedded(model.target_embedding()(target_in));
+  std::optional<Attended> at_once;
+  if (fed.forced() && model.order == DecoderOrder::luong && !model.input_feeding) {
+    at_once = luong_steps(model, embedded, state, memory);
+  } else if (fed.forced() && model.order == DecoderOrder::bahdanau) {
+    at_once = bahdanau_steps(model, embedded, state, memory, lengths);
   }
+  if (at_once) return {drop_features(at_once->features), at_once->weights};
+
   CachedVector<Var> features, weights;
   for (int64_t t = 0; t < T; ++t) {
     Scope scope("decoder.step", t);
     Var x = select(embedded, 1, t), attentional;
     if (t > 0) attentional = features.back();  // read in luong order only
     if (t > 0 && !fed.forced()) {
-      Tensor own = fed.at(t, [&] { return out(drop_features(features.back(), t - 1)); });
-      x = drop_embedded(target_embedding()(own), t);
+      Tensor own = fed.at(t, [&] { return model.out(drop_features(features.back(), t - 1)); });
+      x = drop_embedded(model.target_embedding()(own), t);
     }
-    Advanced next = advance(*this, x, state, memory, t, attentional);
+    Advanced next = advance(model, x, state, memory, t, attentional);
     state = next.state;
     features.push_back(next.features);
     weights.push_back(next.weights);
   }
-  return {out(drop_features(stack(features, 1))), stack(weights, 1)};
+  return {drop_features(stack(features, 1)), stack(weights, 1)};
+}
+
+}  // namespace
+
+Seq2SeqAttention::Output Seq2SeqAttention::forward(const Tensor& source, const Tensor& target_in,
+                                                   const TrainingPass& pass) const {
+  check_sequences("seq2seq", source, target_in);
+  const CachedVector<int64_t> whole(static_cast<size_t>(target_in.size(0)), target_in.size(1));
+  auto [features, weights] = all_steps(*this, source, target_in, pass, whole);
+  return {out(features), weights};
 }
 
 Var Seq2SeqAttention::loss(const Batch& batch, const TrainingPass& pass) const {
-  return target_loss(forward(batch.source, batch.target_in, pass).logits, batch, pass);
+  const TargetPlaces targets(batch);
+  auto [features, weights] = all_steps(*this, batch.source, batch.target_in, pass, targets.lengths());
+  return targets.loss(features, out, pass);
 }
 
 namespace {

@@ -7,6 +7,36 @@ Var target_loss(Operand logits, const Batch& batch, const TrainingPass& pass) {
   return cross_entropy(logits, batch.target_out, {.ignore_index = pad_id, .label_smoothing = pass.label_smoothing});
 }
 
+TargetPlaces::TargetPlaces(const Batch& batch) {
+  const Tensor& ids = batch.target_out;
+  if (ids.rank() != 2 || ids.dtype() != DType::i64 || ids.shape() != batch.target_in.shape()) {
+    fail("loss: expected i64 targets of target_in's shape {}, got {} {}", batch.target_in.shape(), ids.dtype(),
+         ids.shape());
+  }
+  const Tensor dense = ids.contiguous();
+  const int64_t* p = dense.data<int64_t>();
+  const int64_t T = ids.size(1);
+  CachedVector<int64_t> rows, targets;
+  for (int64_t b = 0; b < ids.size(0); ++b) {
+    lengths_.push_back(1);
+    for (int64_t t = 0; t < T; ++t) {
+      if (p[b * T + t] == pad_id) continue;
+      lengths_.back() = t + 1;
+      rows.push_back(b * T + t);
+      targets.push_back(p[b * T + t]);
+    }
+  }
+  const Shape count{static_cast<int64_t>(rows.size())};
+  rows_ = Tensor::from(std::span<const int64_t>(rows), count);
+  targets_ = Tensor::from(std::span<const int64_t>(targets), count);
+}
+
+Var TargetPlaces::loss(const Var& features, const Linear& output, const TrainingPass& pass) const {
+  const Var all = reshape(features, {features.size(0) * features.size(1), features.size(2)});
+  const Var due = rows_.numel() == all.size(0) ? all : index_select(all, 0, rows_);
+  return cross_entropy(output(due), targets_, {.label_smoothing = pass.label_smoothing});
+}
+
 void check_sequences(const char* model, const Tensor& source, const Tensor& target_in) {
   if (target_in.rank() != 2 || source.rank() != 2 || target_in.size(0) != source.size(0) || target_in.size(1) < 1) {
     fail("{}: expected source (B, S) and target (B, T) with T >= 1, got {} and {}", model, source.shape(),

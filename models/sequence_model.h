@@ -5,6 +5,7 @@
 
 #include <tapedeck/models/search.h>
 #include <tapedeck/models/text.h>
+#include <tapedeck/nn/linear.h>
 #include <tapedeck/nn/module.h>
 
 #include <concepts>
@@ -52,6 +53,22 @@ concept SequenceModel = Module<M> &&
 
 // The mean cross entropy of logits (B, T, V) against the batch's targets, pads ignored, smoothed as the pass says.
 Var target_loss(Operand logits, const Batch& batch, const TrainingPass& pass = {});
+
+// Where a batch has targets. A loss needs the output layer at these places only, and steps up to a row's last one.
+class TargetPlaces {
+ public:
+  // Throws unless target_out is i64 (B, T), of target_in's shape.
+  explicit TargetPlaces(const Batch& batch);
+
+  // Steps of each row up to its last target, at least 1.
+  std::span<const int64_t> lengths() const { return lengths_; }
+  // target_loss of output(features), features (B, T, n): the layer sees the rows that have a target.
+  Var loss(const Var& features, const Linear& output, const TrainingPass& pass) const;
+
+ private:
+  CachedVector<int64_t> lengths_;
+  Tensor rows_, targets_;  // i64 (N,): places in (B T), and what is due there
+};
 
 // Throws unless source (B, S) and target_in (B, T), T >= 1, have as many rows.
 void check_sequences(const char* model, const Tensor& source, const Tensor& target_in);

@@ -25,6 +25,9 @@ struct GRUOptions {
   GRUCellOptions cell() const { return {bias, dtype}; }
 };
 
+// What follows the products: input gates W_i x + b_i and hidden gates W_h h + b_h, (B, 3H), and h (B, H) -> h' (B, H).
+Var gru_update(const Var& input_gates, const Var& hidden_gates, const Var& h);
+
 // One step: x (B, I), h (B, H) -> h' (B, H). All parameters start as U(-1/sqrt(H), 1/sqrt(H)).
 struct GRUCell {
   using State = Var;
@@ -39,6 +42,9 @@ struct GRUCell {
 
   Var input_gates(Operand x) const;                // W_i x + b_i: (..., I) -> (..., 3H); independent of the state
   Var step(Operand input_gates, Operand h) const;  // the rest: (B, 3H), (B, H) -> (B, H)
+  // All steps in one direction, as one op: x (B, T, I), h (B, H), lengths in 1..T -> states (B, T, H), 0 past a row's
+  // length. Equal to step() in a loop, which is its definition.
+  Var layer(Operand x, Operand h, std::span<const int64_t> lengths, Direction direction) const;
   Var zero_state(int64_t B) const;
   static void check_initial(const Var& state, const Shape& expected);
   int64_t input_size() const { return weight_ih.shape()[1]; }

@@ -10,22 +10,6 @@ namespace {
 
 // ---- Kernels: dense arrays of n elements ----
 
-// Calls update(load, store) for every vector of elements, the last one in part.
-template <class T, class Update>
-TAPEDECK_INLINE void for_each_vector(int64_t n, Update update) {
-  constexpr int64_t width = static_cast<int64_t>(simd::Lanes<T>::width);
-  int64_t i = 0;
-  for (; i + width <= n; i += width) {
-    update([i](const T* p) TAPEDECK_LANES { return simd::load(p + i); },
-           [i](T* p, simd::Vec<T> v) TAPEDECK_LANES { simd::store(p + i, v); });
-  }
-  size_t rest = static_cast<size_t>(n - i);
-  if (rest > 0) {
-    update([i, rest](const T* p) TAPEDECK_LANES { return simd::load(p + i, rest); },
-           [i, rest](T* p, simd::Vec<T> v) TAPEDECK_LANES { simd::store(p + i, v, rest); });
-  }
-}
-
 template <class T>
 struct AdamFactors {
   T shrink, weight_decay, beta1, rate1, beta2, rate2, step, root, eps;
@@ -34,18 +18,18 @@ struct AdamFactors {
 // `largest` is null without amsgrad.
 template <class T>
 TAPEDECK_KERNEL void adam_kernel(T* p, const T* grad, T* m, T* v, T* largest, int64_t n, const AdamFactors<T> k) {
-  for_each_vector<T>(n, [=](auto load, auto store) TAPEDECK_LANES {
-    auto x = k.shrink * load(p);
-    auto g = load(grad) + k.weight_decay * x;
-    auto first = k.beta1 * load(m) + k.rate1 * g;
-    auto second = k.beta2 * load(v) + k.rate2 * g * g;
-    store(m, first);
-    store(v, second);
+  simd::each_vector<T>(n, [=](auto at) TAPEDECK_LANES {
+    auto x = k.shrink * at.load(p);
+    auto g = at.load(grad) + k.weight_decay * x;
+    auto first = k.beta1 * at.load(m) + k.rate1 * g;
+    auto second = k.beta2 * at.load(v) + k.rate2 * g * g;
+    at.store(m, first);
+    at.store(v, second);
     if (largest) {
-      second = simd::max(load(largest), second);
-      store(largest, second);
+      second = simd::max(at.load(largest), second);
+      at.store(largest, second);
     }
-    store(p, x - k.step * first / (simd::sqrt(second) * k.root + k.eps));
+    at.store(p, x - k.step * first / (simd::sqrt(second) * k.root + k.eps));
   });
 }
 
@@ -57,15 +41,15 @@ struct SgdFactors {
 
 template <class T>
 TAPEDECK_KERNEL void sgd_kernel(T* p, const T* grad, T* buffer, int64_t n, const SgdFactors<T> k) {
-  for_each_vector<T>(n, [=](auto load, auto store) TAPEDECK_LANES {
-    auto x = load(p);
-    auto g = load(grad) + k.weight_decay * x;
+  simd::each_vector<T>(n, [=](auto at) TAPEDECK_LANES {
+    auto x = at.load(p);
+    auto g = at.load(grad) + k.weight_decay * x;
     if (buffer) {
-      auto b = k.keep * load(buffer) + k.rate * g;
-      store(buffer, b);
+      auto b = k.keep * at.load(buffer) + k.rate * g;
+      at.store(buffer, b);
       g = k.nesterov ? g + k.momentum * b : b;
     }
-    store(p, x - k.lr * g);
+    at.store(p, x - k.lr * g);
   });
 }
 

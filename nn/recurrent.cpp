@@ -26,39 +26,60 @@ struct Lengths {
   }
 
   bool has_pads() const { return shortest < T; }
-
-  // (B, T, 1): true at pads.
-  Tensor pads() const {
-    Tensor mask = Tensor::empty({static_cast<int64_t>(of_row.size()), T, 1}, DType::boolean);
-    bool* p = mask.mutable_data<bool>();
-    for (int64_t n : of_row) {
-      for (int64_t t = 0; t < T; ++t) *p++ = t >= n;
-    }
-    return mask;
-  }
 };
 
-// One layer in one direction, from x (B, T, I) and the state before the first step.
+// Cells whose layer is one op.
+template <class Cell>
+concept WholeLayer = requires(const Cell& cell, const Var& x, std::span<const int64_t> lengths) {
+  cell.layer(x, x, lengths, Direction::forward);
+};
+
+// One layer in one direction: outputs (B, T, H), 0 at pads, and the state after the last step.
 template <class Cell>
 struct Run {
-  CachedVector<Var> outputs;  // by time
+  Var outputs;
   typename Cell::State state;
-
-  Run(const Cell& cell, const Var& x, typename Cell::State initial, const Lengths& lengths, const Tensor& pads,
-      Direction direction)
-      : outputs(static_cast<size_t>(lengths.T)), state(std::move(initial)) {
-    const bool backward = direction == Direction::backward;
-    Var gates = cell.input_gates(x);  // all steps in one product
-    for (int64_t i = 0; i < lengths.T; ++i) {
-      const int64_t t = backward ? lengths.T - 1 - i : i;
-      Scope scope(backward ? "backward" : "forward", t);
-      auto next = cell.step(select(gates, 1, t), state);
-      // rows that have ended (or, backwards, not begun) keep their state
-      state = t < lengths.shortest ? next : keep_state(pads.select(1, t), state, next);
-      outputs[static_cast<size_t>(t)] = output_of(state);
-    }
-  }
 };
+
+template <class Cell>
+Run<Cell> run_by_steps(const Cell& cell, const Var& x, typename Cell::State state, const Lengths& lengths,
+                       Direction direction) {
+  const bool backward = direction == Direction::backward;
+  const Tensor pads = lengths.has_pads() ? past_end(lengths.of_row, lengths.T) : Tensor();
+  CachedVector<Var> outputs(static_cast<size_t>(lengths.T));
+  Var gates = cell.input_gates(pads.defined() ? masked_fill(x, pads, 0) : x);  // all steps in one product
+  for (int64_t i = 0; i < lengths.T; ++i) {
+    const int64_t t = backward ? lengths.T - 1 - i : i;
+    Scope scope(backward ? "backward" : "forward", t);
+    auto next = cell.step(select(gates, 1, t), state);
+    // rows that have ended (or, backwards, not begun) keep their state
+    state = t < lengths.shortest ? next : keep_state(pads.select(1, t), state, next);
+    outputs[static_cast<size_t>(t)] = output_of(state);
+  }
+  Var all = stack(outputs, 1);
+  return {pads.defined() ? masked_fill(all, pads, 0) : all, state};
+}
+
+// states (B, T, H) at each row's last step: (B, H).
+Var last_valid(const Var& states, const Lengths& lengths) {
+  if (!lengths.has_pads()) return select(states, 1, -1);
+  const int64_t B = states.size(0), T = states.size(1);
+  Tensor rows = Tensor::empty({B}, DType::i64);
+  int64_t* p = rows.mutable_data<int64_t>();
+  for (int64_t b = 0; b < B; ++b) p[b] = b * T + lengths.of_row[static_cast<size_t>(b)] - 1;
+  return index_select(reshape(states, {B * T, states.size(2)}), 0, rows);
+}
+
+template <class Cell>
+Run<Cell> run(const Cell& cell, const Var& x, const typename Cell::State& state, const Lengths& lengths,
+              Direction direction) {
+  if constexpr (WholeLayer<Cell>) {
+    Var states = cell.layer(x, state, lengths.of_row, direction);
+    return {states, direction == Direction::backward ? select(states, 1, 0) : last_valid(states, lengths)};
+  } else {
+    return run_by_steps(cell, x, state, lengths, direction);
+  }
+}
 
 template <class Cell>
 typename Recurrent<Cell>::Result run_layers(const Recurrent<Cell>& net, const Operand& input,
@@ -71,9 +92,8 @@ typename Recurrent<Cell>::Result run_layers(const Recurrent<Cell>& net, const Op
   const int64_t B = input.size(0), T = input.size(1);
   if (initial) Cell::check_initial(*initial, {count, B, H});
   Lengths lengths(Cell::name, row_lengths, B, T);
-  Tensor pads = lengths.has_pads() ? lengths.pads() : Tensor();
-  Var x = pads.defined() ? masked_fill(input, pads, 0) : input.var();
 
+  Var x = input.var();
   CachedVector<typename Cell::State> final_states;
   const size_t directions = net.bidirectional ? 2 : 1, layers = net.cells.size() / directions;
   for (size_t layer = 0; layer < layers; ++layer) {
@@ -82,19 +102,27 @@ typename Recurrent<Cell>::Result run_layers(const Recurrent<Cell>& net, const Op
     for (size_t d = 0; d < directions; ++d) {
       const size_t k = layer * directions + d;
       const Cell& cell = net.cells[k];
-      Run<Cell> run(cell, x, initial ? select_state(*initial, static_cast<int64_t>(k)) : cell.zero_state(B), lengths,
-                    pads, d == 0 ? Direction::forward : Direction::backward);
-      outputs.push_back(stack(run.outputs, 1));
-      final_states.push_back(run.state);
+      Run<Cell> one = run(cell, x, initial ? select_state(*initial, static_cast<int64_t>(k)) : cell.zero_state(B),
+                          lengths, d == 0 ? Direction::forward : Direction::backward);
+      outputs.push_back(one.outputs);
+      final_states.push_back(one.state);
     }
     x = directions == 2 ? cat(outputs, 2) : outputs[0];
-    if (pads.defined()) x = masked_fill(x, pads, 0);
     if (layer + 1 < layers) x = tapedeck::dropout(x, net.dropout, rng);
   }
   return {x, stack_states(final_states)};
 }
 
 }  // namespace
+
+Tensor past_end(std::span<const int64_t> lengths, int64_t T) {
+  Tensor mask = Tensor::empty({static_cast<int64_t>(lengths.size()), T, 1}, DType::boolean);
+  bool* p = mask.mutable_data<bool>();
+  for (int64_t n : lengths) {
+    for (int64_t t = 0; t < T; ++t) *p++ = t >= n;
+  }
+  return mask;
+}
 
 Var select_state(const Var& states, int64_t k) { return select(states, 0, k); }
 Var stack_states(std::span<const Var> states) { return stack(states, 0); }

@@ -23,13 +23,17 @@ namespace tapedeck {
 //   LayerOptions                   of Recurrent: layers, bidirectional, dropout, dtype, and cell() -> the cell's own
 //   input_gates(x) -> Var          what depends on the input alone: (..., I) -> (..., gates)
 //   step(gates, state) -> State    the rest of a step
-//   zero_state(B) -> State         and the functions below for its State.
+//   zero_state(B) -> State         and the functions below for its State
+//   layer(x, state, lengths, direction) -> outputs   may be there: all steps as one op.
 
 // For a State that is one Var.
 inline const Var& output_of(const Var& state) { return state; }
 Var select_state(const Var& states, int64_t k);                                  // (K, B, H) -> (B, H)
 Var stack_states(std::span<const Var> states);                                   // K of (B, H) -> (K, B, H)
 Var keep_state(const Tensor& kept, const Var& old_state, const Var& new_state);  // kept: boolean (B, 1)
+
+// (B, T, 1): true past the end of each of B rows.
+Tensor past_end(std::span<const int64_t> lengths, int64_t T);
 
 enum class Direction { forward, backward };
 

@@ -490,7 +490,7 @@ TEST_CASE("gru: gradients of inputs and states and parameters to order two") {
 TEST_CASE("gru: nodes say where in the layer they were made") {
   Rng rng(16);
   GRU gru(2, 3, rng, {.layers = 2, .bidirectional = true});
-  Tape tape;
+  Tape tape(TapeOptions{.fused = Fused::definitions});
   gru(tape.leaf(random({1, 2, 2}, DType::f32, rng)));
   std::map<std::string, int> scopes;
   for (uint32_t id = 0; id < tape.size(); ++id) ++scopes[tape.node(id).scope];

@@ -265,7 +265,7 @@ TEST_CASE("a trace holds each node's value and the gradient that grad gives") {
 
 TEST_CASE("contributions sum up to the gradient of the input") {
   const Small small;
-  Tape tape(Trace::on);
+  Tape tape(TapeOptions{.trace = Trace::on, .fused = Fused::definitions});
   Var loss = small.loss();
   tape.backward(loss);
   int several = 0;
@@ -759,7 +759,7 @@ TEST_CASE("a scope entered twice is one cluster and an unread leaf is a chip") {
 
 TEST_CASE("DOT folds scopes to one box each") {
   const Small small;
-  Tape tape;
+  Tape tape(TapeOptions{.fused = Fused::definitions});
   small.loss();
   for (int depth : {1, 2, 3}) {
     CAPTURE(depth);
