@@ -1,3 +1,4 @@
+#include <tapedeck/models/color.h>
 #include <tapedeck/models/svg.h>
 
 #include <fmt/format.h>
@@ -16,34 +17,14 @@ using Text = std::back_insert_iterator<std::string>;
 constexpr const char *ink = "#222", *faint = "#ddd", *unknown = "#bbb";
 constexpr double cell = 28, letter = 8;  // a square; the advance of a 13 px monospace letter
 
-// "#21918c": sixteen even steps of matplotlib's viridis, mixed linearly; t in [0, 1].
-std::string viridis(double t) {
-  static constexpr std::array<std::array<int, 3>, 17> steps = {{{68, 1, 84},
-                                                                {72, 24, 106},
-                                                                {71, 45, 123},
-                                                                {66, 64, 134},
-                                                                {59, 82, 139},
-                                                                {51, 99, 141},
-                                                                {44, 114, 142},
-                                                                {38, 130, 142},
-                                                                {33, 145, 140},
-                                                                {31, 160, 136},
-                                                                {40, 174, 128},
-                                                                {63, 188, 115},
-                                                                {94, 201, 98},
-                                                                {132, 212, 75},
-                                                                {173, 220, 48},
-                                                                {216, 226, 25},
-                                                                {253, 231, 37}}};
-  const double place = std::clamp(t, 0.0, 1.0) * (steps.size() - 1);
-  const size_t i = std::min(static_cast<size_t>(place), steps.size() - 2);
-  const double f = place - static_cast<double>(i);
-  auto mix = [&](size_t c) { return std::lround(steps[i][c] + f * (steps[i + 1][c] - steps[i][c])); };
-  return fmt::format("#{:02x}{:02x}{:02x}", mix(0), mix(1), mix(2));
+// "#21918c"
+std::string viridis_hex(double t) {
+  const Rgb c = viridis(t);
+  return fmt::format("#{:02x}{:02x}{:02x}", c.r, c.g, c.b);
 }
 
 std::string color_of(double weight, double top) {
-  return std::isnan(weight) ? unknown : viridis(top > 0 ? weight / top : 0);
+  return std::isnan(weight) ? unknown : viridis_hex(top > 0 ? weight / top : 0);
 }
 
 void check(const char* op, const HeatMap& map) {
@@ -131,7 +112,7 @@ void scale(std::string& out, const HeatMap& map, const Layout& at, double top) {
   const double height = std::max(static_cast<double>(map.rows), 3.0) * cell, step = height / 32;
   for (int k = 0; k < 32; ++k) {
     fmt::format_to(Text(out), "<rect x=\"{:g}\" y=\"{:g}\" width=\"10\" height=\"{:g}\" fill=\"{}\"/>\n", x,
-                   at.top + k * step, step + .3, viridis((31 - k) / 31.0));
+                   at.top + k * step, step + .3, viridis_hex((31 - k) / 31.0));
   }
   fmt::format_to(Text(out), "<text x=\"{0:g}\" y=\"{1:g}\">{2:.3g}</text>\n<text x=\"{0:g}\" y=\"{3:g}\">0</text>\n",
                  x + 14, at.top + 10, top, at.top + height);

@@ -1,10 +1,10 @@
+#include <tapedeck/models/color.h>
 #include <tapedeck/models/terminal.h>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
@@ -12,20 +12,6 @@
 namespace tapedeck {
 namespace {
 
-struct Rgb {
-  int r, g, b;
-};
-
-// Nine even steps of matplotlib's viridis.
-constexpr std::array<Rgb, 9> viridis = {{{68, 1, 84},
-                                         {71, 44, 122},
-                                         {59, 81, 139},
-                                         {44, 113, 142},
-                                         {33, 144, 141},
-                                         {39, 173, 129},
-                                         {92, 200, 99},
-                                         {170, 220, 50},
-                                         {253, 231, 37}}};
 constexpr std::string_view density = " .:-=+*#%@";
 
 // The width of a line that goes to a file: no bar, no cut.
@@ -36,21 +22,11 @@ std::string_view variable(const char* name) {
   return value ? value : "";
 }
 
-// t in [0, 1].
-Rgb viridis_at(double t) {
-  double place = t * static_cast<double>(viridis.size() - 1);
-  size_t i = std::min(static_cast<size_t>(place), viridis.size() - 2);
-  double f = place - static_cast<double>(i);
-  auto mix = [f](int a, int b) { return static_cast<int>(std::lround(a + f * (b - a))); };
-  return {mix(viridis[i].r, viridis[i + 1].r), mix(viridis[i].g, viridis[i + 1].g),
-          mix(viridis[i].b, viridis[i + 1].b)};
-}
-
 std::string cell(double weight, double top, Color color) {
   if (std::isnan(weight)) return "??";
   double t = top > 0.0 ? std::min(weight / top, 1.0) : 0.0;
   if (color == Color::ansi24) {
-    Rgb c = viridis_at(t);
+    Rgb c = viridis(t);
     return fmt::format("\x1b[48;2;{};{};{}m  ", c.r, c.g, c.b);
   }
   // Any weight that rounds to nothing is blank; the largest is '@'.

@@ -134,7 +134,7 @@ TEST_CASE("heat map in colours goes from viridis' dark end to its bright one") {
   const std::vector<double> w{0.0, 0.5, 1.0};
   CHECK(heat_map(w, 1, 3, Labels{"r"}, Labels{"a", "b", "c"}, Color::ansi24) ==
         "   a b c\n"
-        "r \x1b[48;2;68;1;84m  \x1b[48;2;33;144;141m  \x1b[48;2;253;231;37m  \x1b[0m\n");
+        "r \x1b[48;2;68;1;84m  \x1b[48;2;33;145;140m  \x1b[48;2;253;231;37m  \x1b[0m\n");
 }
 
 TEST_CASE("heat map scales by the largest weight or by the one given") {
