@@ -5,6 +5,8 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tapedeck)
 install(TARGETS tapedeck EXPORT tapedeckTargets)
 install(DIRECTORY core ops nn models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapedeck FILES_MATCHING PATTERN "*.h")
+install(FILES ${PROJECT_BINARY_DIR}/generated/tapedeck/core/version.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapedeck/core)
 install(EXPORT tapedeckTargets NAMESPACE tapedeck:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/tapedeckConfig.cmake.in ${PROJECT_BINARY_DIR}/tapedeckConfig.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)

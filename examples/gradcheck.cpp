@@ -5,6 +5,8 @@
 //   gradcheck --filter softmax    what has "softmax" in its name
 #include "op_samples.h"
 
+#include <tapedeck/core/version.h>
+
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -227,6 +229,7 @@ int main(int argc, char** argv) {
       "the whole model; then that planted wrong rules are caught.\n"
       "Exit code 0: all right; 1: a mismatch, or a wrong rule not caught; 2: bad usage.\n",
       "gradcheck");
+  app.set_version_flag("--version", fmt::format("gradcheck (Tapedeck {})", version()));
   app.add_option("--filter", options.filter, "check only what has this text in its name")->type_name("TEXT");
   app.add_option("--order", options.order, "1: first derivatives only; 2: second ones too")
       ->check(CLI::Range(1, 2))
@@ -235,9 +238,8 @@ int main(int argc, char** argv) {
   app.add_option("--json", options.json, "also write the table and the summary to this file")->type_name("FILE");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "gradcheck: {} (--help lists the options)\n", error.what());
     return 2;

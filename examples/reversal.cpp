@@ -1,5 +1,6 @@
 // Learns to reverse sequences: a GRU encoder-decoder with attention finds the alignment t -> n - 1 - t by itself.
 #include <tapedeck/core/blas.h>
+#include <tapedeck/core/version.h>
 #include <tapedeck/models/metrics.h>
 #include <tapedeck/models/seq2seq.h>
 #include <tapedeck/models/svg.h>
@@ -299,6 +300,7 @@ int main(int argc, char** argv) {
       "Learns to reverse sequences, and shows the alignment that the attention finds.\n"
       "Exit status: 0 if exact match and alignment reach 90 %, 1 if not, 2 on wrong usage.",
       "reversal"};
+  app.set_version_flag("--version", fmt::format("reversal (Tapedeck {})", version()));
   app.add_option("--attention", s.attention, "score function: additive or dot")
       ->check(CLI::IsMember({"additive", "dot"}))
       ->capture_default_str();

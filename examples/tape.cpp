@@ -1,6 +1,7 @@
 // Steps through a tape: a small attention model forward and backward, one node at a time, with what each computed, what
 // it keeps, and what it adds to whose gradient.
 #include <tapedeck/core/export.h>
+#include <tapedeck/core/version.h>
 #include <tapedeck/models/seq2seq.h>
 #include <tapedeck/models/terminal.h>
 #include <tapedeck/ops/ops.h>
@@ -439,6 +440,7 @@ int main(int argc, char** argv) {
       "Commands come from the terminal or, line by line, from a pipe; ? lists them.\n"
       "Exit status: 0, or 2 on wrong usage.",
       "tape"};
+  app.set_version_flag("--version", fmt::format("tape (Tapedeck {})", version()));
   app.add_option("--attention", s.attention, "score function: additive or dot")
       ->check(CLI::IsMember({"additive", "dot"}))
       ->capture_default_str();

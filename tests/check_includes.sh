@@ -5,7 +5,7 @@
 set -eu
 
 check() { # <source folder>
-  find "$1/core" "$1/ops" "$1/nn" "$1/models" "$1/examples" \( -name '*.h' -o -name '*.cpp' \) -exec awk -v root="$1/" '
+  find "$1/core" "$1/ops" "$1/nn" "$1/models" "$1/examples" \( -name '*.h' -o -name '*.h.in' -o -name '*.cpp' \) -exec awk -v root="$1/" '
     BEGIN { rank["core"] = 1; rank["ops"] = 2; rank["nn"] = 3; rank["models"] = 4; rank["examples"] = 5 }
     function complain(why) { print file ":" FNR ": " $0 ": " why; wrong = 1 }
     FNR == 1 { file = substr(FILENAME, length(root) + 1); split(file, part, "/"); own = part[1] }
@@ -17,7 +17,7 @@ check() { # <source folder>
       } else if ($0 ~ /"/ && own != "examples") {
         complain("write <tapedeck/folder/file.h>")
       }
-      if (file ~ /\.h$/ && $0 ~ /[<"](CLI|nlohmann)\//) complain("in .cpp files only")
+      if (file ~ /\.h(\.in)?$/ && $0 ~ /[<"](CLI|nlohmann)\//) complain("in .cpp files only")
     }
     END { exit wrong }' {} +
 }
@@ -49,4 +49,5 @@ plant nn/wrong.cpp '#include <tapedeck/models/trainer.h>'
 plant models/wrong.h '#include <CLI/CLI.hpp>'
 plant core/wrong.h '#include <nlohmann/json.hpp>'
 plant core/wrong.cpp '#include "tensor.h"'
+plant core/wrong.h.in '#include <CLI/CLI.hpp>'
 plant core/wrong.cpp '#include <tapedeck/tests/op_samples.h>'

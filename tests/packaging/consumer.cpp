@@ -1,5 +1,10 @@
 // A user's program: the gradient of sum(tanh(x W)), which needs the tape, BLAS and fmt.
+#include <tapedeck/core/version.h>
 #include <tapedeck/ops/ops.h>
+
+#ifdef EXPECTED_VERSION  // what the package says of itself
+static_assert(tapedeck::version() == EXPECTED_VERSION);
+#endif
 
 int main() {
   tapedeck::Tape tape;
