@@ -9,8 +9,9 @@ namespace tapedeck::blas {
 // A strided matrix, strides in elements; any of them may be 0 or arbitrary where an extent is 1.
 template <class T>
 struct Matrix {
-  const T* data;
-  int64_t rows, cols, row_stride, col_stride;
+  const T* data;                   // of element (0, 0)
+  int64_t rows, cols;              // extents
+  int64_t row_stride, col_stride;  // from one row, or column, to the next
 };
 
 // True if CBLAS can read the matrix where it lies: one of its axes is dense, and the other's stride can be a leading

@@ -8,6 +8,7 @@
 
 namespace tapedeck {
 
+// A differentiable function of one tensor.
 using Function = std::function<Var(const Var&)>;
 
 // J[i..., j...] = d f(x)[i...] / d x[j...]: shape f(x).shape() + x.shape(). One backward pass for each output element.

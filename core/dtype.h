@@ -9,20 +9,25 @@
 
 namespace tapedeck {
 
+// The type of a tensor's elements: float, double, int64_t, bool.
 enum class DType : uint8_t { f32, f64, i64, boolean };
 
+// "f32", "f64", "i64" or "boolean".
 constexpr std::string_view name(DType dtype) {
   constexpr std::string_view names[] = {"f32", "f64", "i64", "boolean"};
   return names[static_cast<int>(dtype)];
 }
 
+// Bytes of one element.
 constexpr int64_t size_of(DType dtype) {
   constexpr int64_t sizes[] = {4, 8, 8, 1};
   return sizes[static_cast<int>(dtype)];
 }
 
+// True for f32 and f64.
 constexpr bool is_floating(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 
+// The dtype of elements of type T; any type but the four does not compile.
 template <class T>
 inline constexpr DType dtype_of = [] {
   if constexpr (std::is_same_v<T, float>)

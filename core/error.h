@@ -18,7 +18,7 @@ class Error : public std::runtime_error {
 };
 
 namespace detail {
-[[noreturn]] void throw_error(std::string message);
+[[noreturn]] void throw_error(const std::string& message);
 }
 
 // Throws Error with a message in fmt's syntax: fail("bmm: inner sizes differ: a {}, b {}", a.shape(), b.shape()).

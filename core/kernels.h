@@ -29,10 +29,10 @@ inline Shape broadcast_strides(const Tensor& x, const Shape& shape) {
 // The collapsed loop nest of N operands over one shape; the last axis is the inner loop.
 template <size_t N>
 struct Plan {
-  int rank = 0;
-  std::array<int64_t, max_rank> extent{};
-  std::array<std::array<int64_t, max_rank>, N> stride{};
-  bool empty = false;
+  int rank = 0;                                           // axes left after collapsing, at least one
+  std::array<int64_t, max_rank> extent{};                 // of each axis
+  std::array<std::array<int64_t, max_rank>, N> stride{};  // [operand][axis], in elements
+  bool empty = false;                                     // the shape has no elements
 
   Plan(const Shape& shape, const std::array<Shape, N>& strides) {
     for (int i = 0; i < shape.rank(); ++i) {
@@ -50,6 +50,7 @@ struct Plan {
     }
   }
 
+  // The inner loop: its axis, its length, and operand k's stride along it.
   size_t last() const { return static_cast<size_t>(rank - 1); }
   int64_t inner_extent() const { return extent[last()]; }
   int64_t inner_stride(size_t k) const { return stride[k][last()]; }
@@ -75,6 +76,7 @@ struct Plan {
   }
 };
 
+// The plan of one pass over `out` and the inputs, which broadcast to it; `out` is operand 0.
 template <class... In>
 Plan<1 + sizeof...(In)> plan_for(const Tensor& out, const In&... in) {
   return Plan<1 + sizeof...(In)>(out.shape(), {out.strides(), broadcast_strides(in, out.shape())...});
@@ -178,6 +180,8 @@ void transform(Tensor& out, F f, const std::pair<const Tensor*, std::type_identi
   detail::transform_loop<Out, F, T...>(plan_for(out, *in.first...), out.mutable_data<Out>(), f,
                                        std::index_sequence_for<T...>{}, in.first->template data<T>()...);
 }
+
+// An input of transform(), with elements of type T.
 template <class T>
 std::pair<const Tensor*, std::type_identity<T>> as(const Tensor& x) {
   return {&x, {}};
@@ -200,6 +204,7 @@ void map_into(const char* op, Tensor& out, const Tensor& a, const Tensor& b, F f
   });
 }
 
+// The same into a new tensor of the broadcast shape.
 template <class F>
 Tensor map(const char* op, const Tensor& a, const Tensor& b, F f) {
   Tensor y = Tensor::empty(broadcast_shapes(op, a.shape(), b.shape()), a.dtype());

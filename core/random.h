@@ -21,13 +21,14 @@ namespace tapedeck {
 // The bijection itself: ten rounds over a 128-bit counter under a 64-bit key, least significant word first.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
+// A stream of random numbers.
 class Rng {
  public:
   // All there is to a generator: its stream (key and stream) and the number of 64-bit words drawn from it.
   struct State {
-    uint64_t key = 0;
-    uint64_t stream = 0;
-    uint64_t position = 0;
+    uint64_t key = 0;       // from the seed
+    uint64_t stream = 0;    // from the splits
+    uint64_t position = 0;  // words drawn
     bool operator==(const State&) const = default;
   };
 
@@ -63,6 +64,7 @@ class Rng {
     shuffle(std::span<T>(x));
   }
 
+  // Saves a generator, and goes on from there.
   State state() const { return state_; }
   static Rng from_state(const State& state);
 

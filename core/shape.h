@@ -12,6 +12,7 @@
 
 namespace tapedeck {
 
+// More axes throw.
 inline constexpr int max_rank = 8;
 
 // A short list of integers kept in place: extents, strides, or axes.
@@ -21,20 +22,25 @@ class Shape {
   Shape(std::initializer_list<int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
   explicit Shape(std::span<const int64_t> extents);
 
-  int rank() const { return rank_; }
+  int rank() const { return rank_; }  // the number of axes
+
+  // Axis dim, 0..rank-1, not checked.
   int64_t operator[](int dim) const { return extents_[static_cast<size_t>(dim)]; }
   int64_t& operator[](int dim) { return extents_[static_cast<size_t>(dim)]; }
+
+  // The extents in order.
   const int64_t* begin() const { return extents_.data(); }
   const int64_t* end() const { return extents_.data() + rank_; }
+
   int64_t numel() const {  // product of the extents; 1 for rank 0
     int64_t n = 1;
     for (int64_t extent : *this) n *= extent;
     return n;
   }
 
-  void push_back(int64_t extent);
-  void insert(int dim, int64_t extent);
-  void erase(int dim);
+  void push_back(int64_t extent);        // a last axis; throws above max_rank
+  void insert(int dim, int64_t extent);  // before axis dim, 0..rank
+  void erase(int dim);                   // drops axis dim
 
   bool operator==(const Shape& other) const;
 
@@ -68,6 +74,7 @@ class Dims {
   requires(!std::same_as<Int, bool>) Dims(Int dim) : dims_{static_cast<int64_t>(dim)} {}
   Dims(std::initializer_list<int64_t> dims) : dims_(dims) {}
   explicit Dims(std::span<const int64_t> dims) : dims_(dims) {}
+  // Every axis, whatever the rank.
   static Dims all() {
     Dims dims{};
     dims.all_ = true;
@@ -82,6 +89,7 @@ class Dims {
   bool all_ = false;
 };
 
+// The default of reductions.
 inline const Dims all_dims = Dims::all();
 
 }  // namespace tapedeck

@@ -60,20 +60,21 @@ template <class T>
 struct Lanes;
 template <>
 struct Lanes<float> {
-  typedef float type TAPEDECK_VECTOR;
-  typedef int32_t mask TAPEDECK_VECTOR;
-  typedef uint32_t uint TAPEDECK_VECTOR;
-  static constexpr size_t width = sizeof(type) / sizeof(float);
+  typedef float type TAPEDECK_VECTOR;                            // the vector
+  typedef int32_t mask TAPEDECK_VECTOR;                          // of comparisons
+  typedef uint32_t uint TAPEDECK_VECTOR;                         // the bits
+  static constexpr size_t width = sizeof(type) / sizeof(float);  // the number of lanes
 };
 template <>
 struct Lanes<double> {
-  typedef double type TAPEDECK_VECTOR;
-  typedef int64_t mask TAPEDECK_VECTOR;
-  typedef uint64_t uint TAPEDECK_VECTOR;
-  static constexpr size_t width = sizeof(type) / sizeof(double);
+  typedef double type TAPEDECK_VECTOR;                            // the vector
+  typedef int64_t mask TAPEDECK_VECTOR;                           // of comparisons
+  typedef uint64_t uint TAPEDECK_VECTOR;                          // the bits
+  static constexpr size_t width = sizeof(type) / sizeof(double);  // the number of lanes
 };
 #undef TAPEDECK_VECTOR
 
+// The machine's vector of T.
 template <class T>
 using Vec = typename Lanes<T>::type;
 
@@ -90,6 +91,7 @@ struct ElementOf<Vec<double>> {
 };
 }  // namespace detail
 
+// Vec<float> or Vec<double>; float or double; and the second for the first.
 template <class V>
 concept Vector = requires {
   typename detail::ElementOf<V>::type;
@@ -128,6 +130,7 @@ TAPEDECK_INLINE Vec<T> splat(T c) {
   return c - Vec<T>{};  // keeps -0
 }
 
+// The next `width` elements.
 template <Scalar T>
 TAPEDECK_INLINE Vec<T> load(const T* p) {
   Vec<T> v;
@@ -143,6 +146,7 @@ TAPEDECK_INLINE Vec<T> load(const T* p, size_t n) {
   return load(static_cast<const T*>(lanes));
 }
 
+// All lanes.
 template <Scalar T>
 TAPEDECK_INLINE void store(T* p, Vec<T> v) {
   std::memcpy(p, &v, sizeof v);

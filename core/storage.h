@@ -15,6 +15,8 @@ namespace tapedeck {
 
 // 64-byte aligned memory for `bytes` bytes. Throws Error when the system has none.
 void* cached_allocate(size_t bytes);
+
+// Takes such a block back, on any thread; null does nothing.
 void cached_free(void* block) noexcept;
 
 // Gives the calling thread's unused blocks back to the system.
@@ -22,16 +24,19 @@ void release_cached_memory();
 
 // Bytes handed out and not yet freed, over all threads, rounded up to size classes.
 int64_t live_bytes();
+
 // Requests that had to go to the system, over all threads, since the program started.
 int64_t system_allocations();
 
 // The same memory for standard containers.
 template <class T>
 struct CachingAllocator {
-  using value_type = T;
+  using value_type = T;  // what standard containers ask an allocator for, as are the members below
   CachingAllocator() = default;
   template <class U>
   CachingAllocator(const CachingAllocator<U>&) {}
+  // Room for n elements; any such allocator frees it.
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): T may be a pointer
   T* allocate(size_t n) { return static_cast<T*>(cached_allocate(n * sizeof(T))); }
   void deallocate(T* block, size_t) noexcept { cached_free(block); }
   bool operator==(const CachingAllocator&) const = default;
@@ -46,13 +51,15 @@ class Storage {
   // A buffer with one owner and undefined contents (NaN bytes where built with TAPEDECK_POISON).
   static Storage* allocate(size_t bytes);
 
+  // One owner more, one less: the last one frees the buffer.
   void retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept;
-  bool shared() const { return refs_.load(std::memory_order_acquire) > 1; }
 
-  void* data() { return this + 1; }
-  uint32_t version() const { return version_.load(std::memory_order_relaxed); }
-  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  bool shared() const { return refs_.load(std::memory_order_acquire) > 1; }  // it has more than one owner
+
+  void* data() { return this + 1; }                                              // the bytes, 64-byte aligned
+  uint32_t version() const { return version_.load(std::memory_order_relaxed); }  // in-place writes so far
+  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }      // notes one more
 
  private:
   Storage() = default;

@@ -29,9 +29,10 @@ namespace tapedeck {
 // "zero" are different answers. Every gradient has its leaf's shape and dtype, is row-major and shares no memory.
 class Gradients {
  public:
+  // One gradient.
   struct Entry {
     Parameter parameter;  // absent for a leaf made by tape.leaf()
-    Tensor value;
+    Tensor value;         // the gradient
   };
 
   Gradients() = default;
@@ -44,16 +45,21 @@ class Gradients {
   }
   ~Gradients() = default;
 
-  const Tensor* find(const Parameter& parameter) const;  // null where absent
+  // Null where absent.
+  const Tensor* find(const Parameter& parameter) const;
   const Tensor* find(const Var& leaf) const;
   Tensor* find(const Parameter& parameter);
-  const Tensor& operator[](const Parameter& parameter) const;  // throws where absent
+
+  // Throws where absent.
+  const Tensor& operator[](const Parameter& parameter) const;
   const Tensor& operator[](const Var& leaf) const;
 
   // Adds; a gradient absent on one side is taken from the other.
   Gradients& operator+=(const Gradients& other);
 
-  size_t size() const { return entries_.size(); }
+  size_t size() const { return entries_.size(); }  // gradients that are not absent
+
+  // The entries in the order in which their leaves came onto the tape.
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }
 
@@ -110,10 +116,11 @@ struct RuleOf final : Rule {
 // shape. The engine takes it where nothing records, so T slices of one tensor cost one buffer and not T.
 template <class F, class Add = detail::NoShortCut>
 struct Input {
-  const Var* x;
-  Site site;
-  F vjp;
-  Add add;
+  const Var* x;  // lives until record() returns
+  Site site;     // where it was written down, if known
+  F vjp;         // the rule
+  Add add;       // the short cut, or NoShortCut
+
   Input(const Operand& operand, F rule, Add short_cut = {})
       : x(&operand.var()), site(operand.site()), vjp(std::move(rule)), add(std::move(short_cut)) {}
   Input(const Var& var, F rule, Add short_cut = {})
@@ -128,18 +135,18 @@ Input(const Var&, F) -> Input<F>;
 
 // The forward value of a fused op, and what its backward kernel wants to see again.
 struct FusedValue {
-  Tensor y;
-  CachedVector<Tensor> saved = {};
+  Tensor y;                         // the value
+  CachedVector<Tensor> saved = {};  // comes back as FusedPass::saved
 };
 
 // What a fused op's backward kernel is given. It returns one gradient an input, in order, in a std::array or any other
 // container; undefined where not needed.
 struct FusedPass {
-  const Tensor& g;  // dense
-  const Tensor& y;
-  std::span<const Tensor> saved;
-  std::span<const Tensor> inputs;
-  std::span<const bool> needs;  // which inputs want a gradient
+  const Tensor& g;                 // the incoming gradient, dense
+  const Tensor& y;                 // the value
+  std::span<const Tensor> saved;   // FusedValue::saved
+  std::span<const Tensor> inputs;  // their values
+  std::span<const bool> needs;     // which inputs want a gradient
 };
 
 namespace detail {
@@ -171,7 +178,9 @@ struct FusedRuleOf final : FusedRule {
 
 // ---- Tape -----------------------------------------------------------------------------------------------------
 
+// What a backward pass leaves behind.
 enum class Keep { nothing, tape };
+
 struct GradOptions;
 
 enum class Trace { off, on };    // keep every value and gradient, to be printed, exported and stepped through
@@ -181,31 +190,33 @@ enum class Profile { off, on };  // count calls, time and bytes by op
 // definitions: a fused op is recorded as the small ops that define it, to be looked into
 enum class Fused { kernels, definitions };
 
+// What a tape watches beside its work; nothing by default.
 struct TapeOptions {
-  Trace trace = Trace::off;
-  Anomaly anomaly = Anomaly::off;
-  Profile profile = Profile::off;
-  Fused fused = Fused::kernels;
+  Trace trace = Trace::off;        // values and gradients
+  Anomaly anomaly = Anomaly::off;  // NaN and Inf
+  Profile profile = Profile::off;  // calls, time and bytes
+  Fused fused = Fused::kernels;    // how fused ops are recorded
 };
 
 // A value kept for the backward pass of a node.
 struct SavedValue {
-  bool output;  // the node's own result; else an input that a rule captured
-  Shape shape;
-  int64_t bytes;
+  bool output;    // the node's own result; else an input that a rule captured
+  Shape shape;    // of the value
+  int64_t bytes;  // of its elements
 };
 
 // With Trace::on: what a node computed and received. A row-major leaf's value is a copy: steps of
 // an optimiser leave it alone.
 struct TracedNode {
-  Tensor value;
+  Tensor value;                       // the op's result
   Tensor gradient;                    // in the last backward pass; undefined: none came
   std::vector<Tensor> contributions;  // what it passed on to each of NodeInfo::inputs; empty: it was not swept
-  std::vector<SavedValue> saved;
+  std::vector<SavedValue> saved;      // what its rules kept
 };
 
+// One op in a profile.
 struct ProfileRow {
-  std::string op;
+  std::string op;                // its name
   int64_t calls = 0, bytes = 0;  // bytes: of results
   // Forward: since the op recorded before, or the backward pass. Backward: in the op's rules; the ops of a backward
   // pass that is recorded itself count for themselves.
@@ -220,15 +231,16 @@ using GradientHook = std::function<Var(const Var& g)>;
 
 // What is known about a node, for study and for error messages.
 struct NodeInfo {
-  std::string op;
-  Shape shape;
-  DType dtype;
+  std::string op;                // its name; "leaf" and "parameter" for these
+  Shape shape;                   // of the value
+  DType dtype;                   // of the value
   std::vector<uint32_t> inputs;  // nodes, tracked inputs only
   Site site;                     // the innermost line
   Site user_site;                // the line outside the library that called in
   std::string scope;             // "decoder.step[3]/attention"; empty outside all scopes
 };
 
+// The record of one computation, made by the thread that runs it: no two threads use one tape.
 class Tape {
  public:
   Tape() : Tape(TapeOptions{}) {}
@@ -250,11 +262,11 @@ class Tape {
   Gradients backward(const Var& loss, Keep keep = Keep::nothing);
   Gradients backward(const Var& loss, const Tensor& seed, Keep keep = Keep::nothing);
 
-  size_t size() const { return nodes_.size(); }
-  bool consumed() const { return consumed_; }
-  NodeInfo node(uint32_t id) const;
-  NodeInfo node(const Var& var) const;  // throws for a Var of another tape
-  uint32_t id(const Var& var) const;    // its node; throws for a Var of another tape
+  size_t size() const { return nodes_.size(); }  // nodes; they are numbered 0..size()-1
+  bool consumed() const { return consumed_; }    // a backward pass has freed the rules
+  NodeInfo node(uint32_t id) const;              // throws for an id that is not in 0..size()-1
+  NodeInfo node(const Var& var) const;           // throws for a Var of another tape
+  uint32_t id(const Var& var) const;             // its node; throws for a Var of another tape
 
   // Gradients of intermediate values. Hooks run in the order they were added, in every pass.
   void add_hook(const Var& value, GradientHook hook);
@@ -266,14 +278,18 @@ class Tape {
   std::vector<ProfileRow> profile() const;  // the most expensive first
 
   // Engine side: used by record(), grad() and Operand.
-  static Tape* recording();  // the tape that records on this thread, or null
-  Var parameter_leaf(const Parameter& parameter);
+  static Tape* recording();                        // the tape that records on this thread, or null
+  Var parameter_leaf(const Parameter& parameter);  // its leaf on this tape, made at first use
+
+  // Enter a computed value with its rules; record() and record_fused() call these where a tape records.
   template <class... F, class... Add>
   Var add_node(const char* op, Tensor&& y, Input<F, Add>&... inputs);
   template <class F, class Add>
   Var add_node(const char* op, Tensor&& y, std::span<Input<F, Add>> inputs);
   Var add_fused_node(const char* op, FusedValue&& value, std::span<const Operand> inputs,
                      std::unique_ptr<detail::FusedRule> rule);
+
+  // True with Trace, Anomaly or Profile on, or hooks.
   bool studies() const { return study_ != nullptr; }
   bool records_definitions() const { return fused_ == Fused::definitions; }
   // Profiles the op that has just computed y, and checks y for NaN and Inf.
@@ -345,13 +361,13 @@ class Tape {
   void run_rules(Sweep& pass, const Node& node, uint32_t id, const Var& g);
   void run_fused(Sweep& pass, const Node& node, uint32_t id, const Var& g);
   void run_definition(Sweep& pass, const Node& node, uint32_t id, const Var& g);
-  void pass_on(Sweep& pass, const Node& node, uint32_t id, uint32_t edge, const Var& g, Var gx);
+  void pass_on(Sweep& pass, const Node& node, uint32_t id, uint32_t edge, const Var& g, const Var& gx);
   Var checked_term(const Node& node, uint32_t id, uint32_t edge, const Var& g, const Var& gx);
   static Tape* tape_of(const char* op, const Var& y);
   std::vector<Var> gradients(const Var& y, std::span<const Var> xs, const GradOptions& options);
   Var checked_seed(const char* op, const Var& y, const Var& seed) const;
   void check_own(const char* op, const Var& y) const;
-  void drop_rules(uint32_t node);
+  void drop_rules(uint32_t id);
   std::string place_of(const Node& node) const;
   static std::string path_of(const ScopeRecord* scope);
   static Site current_user_site();
@@ -454,7 +470,7 @@ void Tape::push_edge(Input<F, Add>& input) {
 template <class F>
 void Tape::note_saved(const F& rule) {
   begin_noting();
-  { [[maybe_unused]] F copy = rule; }
+  { [[maybe_unused]] F copy = rule; }  // NOLINT(performance-unnecessary-copy-initialization): the Vars in it take note
   end_noting();
 }
 
@@ -585,6 +601,7 @@ class UserSite {
 
 // ---- Derivatives of any values --------------------------------------------------------------------------------
 
+// Settings of grad.
 struct GradOptions {
   bool create_graph = false;  // record the backward pass behind the old nodes, so that it can be differentiated again
   bool allow_unused = false;  // an x that y does not depend on gives an undefined Var instead of an error

@@ -15,14 +15,15 @@
 
 namespace tapedeck {
 
+// A C++ number.
 template <class T>
 concept Number = std::integral<T> || std::floating_point<T>;
 
 // A C++ number on its way into a tensor; remembers whether it was an integer.
 struct Scalar {
-  double real = 0;
-  int64_t integer = 0;
-  bool integral = false;
+  double real = 0;        // the value
+  int64_t integer = 0;    // the value of an integer, all of its bits
+  bool integral = false;  // it was an integer
 
   Scalar() = default;
   template <Number T>
@@ -46,8 +47,8 @@ class NestedList {
   NestedList(T value) : values_{Scalar(value)}, all_bool_(std::same_as<T, bool>) {}
   NestedList(std::initializer_list<NestedList> rows);
 
-  const std::vector<Scalar>& values() const { return values_; }
-  const Shape& shape() const { return shape_; }
+  const std::vector<Scalar>& values() const { return values_; }  // in row-major order
+  const Shape& shape() const { return shape_; }                  // as the braces nest
   DType natural_dtype() const;  // boolean for bools, i64 for integers, f32 as soon as there is a floating number
 
  private:
@@ -56,6 +57,7 @@ class NestedList {
   bool all_bool_ = false;
 };
 
+// A strided view of numbers; see above.
 class Tensor {
  public:
   Tensor() = default;  // undefined: no shape, no data
@@ -85,18 +87,22 @@ class Tensor {
     return from(std::span<const T>(values), shape);
   }
 
-  bool defined() const { return view_ != nullptr; }
+  bool defined() const { return view_ != nullptr; }  // everything below throws where it is not
+  // The extents, their number, one of them (negative: from the end), and their product.
   const Shape& shape() const { return view().shape; }
-  const Shape& strides() const { return view().strides; }  // in elements; may be 0 (expanded)
   int rank() const { return view().shape.rank(); }
   int64_t size(int64_t dim) const { return shape()[normalize_dim("size", dim, rank())]; }
   int64_t numel() const { return view().shape.numel(); }
-  DType dtype() const { return view().dtype; }
+
+  const Shape& strides() const { return view().strides; }   // in elements; may be 0 (expanded)
+  DType dtype() const { return view().dtype; }              // of the elements
   bool is_contiguous() const { return view().contiguous; }  // row-major without gaps
   bool overlaps_itself() const;                             // several elements share memory (expanded)
+
+  // Both are views of one buffer.
   bool shares_storage(const Tensor& other) const { return view().storage == other.view().storage; }
-  bool unique() const;  // nobody else holds this view or its storage
-  uint32_t version() const { return view().storage->version(); }
+  bool unique() const;                                            // nobody else holds this view or its storage
+  uint32_t version() const { return view().storage->version(); }  // in-place writes to the buffer so far
 
   // First element. T must be the element type.
   template <class T>
@@ -114,8 +120,11 @@ class Tensor {
   }
 
   double item() const;  // the only element, as a double; throws if there is more or less than one
+
+  // One element, an index for each axis (negative: from the end). Throws on an index out of range.
   double at(std::initializer_list<int64_t> index) const;
   void set(std::initializer_list<int64_t> index, Scalar value);
+
   template <class T>
   std::vector<T> to_vector() const;  // row-major copy; T must be the element type
 
@@ -123,13 +132,13 @@ class Tensor {
   Tensor transpose(int64_t dim0 = -2, int64_t dim1 = -1) const;
   Tensor permute(std::initializer_list<int64_t> order) const { return permute(std::span(order.begin(), order.size())); }
   Tensor permute(std::span<const int64_t> order) const;
-  Tensor expand(const Shape& shape) const;  // NumPy broadcasting; repeated axes get stride 0
+  Tensor expand(const Shape& to) const;  // NumPy broadcasting; repeated axes get stride 0
   Tensor unsqueeze(int64_t dim) const;
   Tensor squeeze(int64_t dim) const;                                               // the axis must have extent 1
   Tensor slice(int64_t dim, int64_t start, int64_t stop, int64_t step = 1) const;  // Python's rules, step >= 1
   Tensor select(int64_t dim, int64_t index) const;                                 // drops the axis
   // A view where strides allow, else a copy. One extent may be -1: computed from the others.
-  Tensor reshape(const Shape& shape) const;
+  Tensor reshape(const Shape& asked) const;
 
   Tensor contiguous() const;     // itself if row-major, else a copy
   Tensor clone() const;          // a row-major copy

@@ -7,8 +7,8 @@ namespace tapedeck {
 
 // A place in the source code.
 struct Site {
-  const char* file = nullptr;
-  int line = 0;
+  const char* file = nullptr;  // null: not known
+  int line = 0;                // counted from 1
 };
 
 class Parameter;
@@ -34,17 +34,20 @@ class Var {
   Var& operator=(Var&& other) noexcept = default;
   ~Var() = default;
 
-  bool defined() const { return value_.defined(); }
+  bool defined() const { return value_.defined(); }  // it has a value
   // Throws if the value was changed in place since this Var was made: a gradient computed from it would be wrong.
   const Tensor& value() const {
     if (value_.version() != version_) changed_in_place();
     return value_;
   }
+
+  // The tensor's.
   const Shape& shape() const { return value_.shape(); }
   int rank() const { return value_.rank(); }
   int64_t size(int64_t dim) const { return value_.size(dim); }
   int64_t numel() const { return value_.numel(); }
   DType dtype() const { return value_.dtype(); }
+
   double item() const { return value().item(); }  // the only element as a double, without history
 
   bool tracked() const { return tape_ != 0; }  // has a place on a tape
@@ -78,10 +81,13 @@ class Parameter {
   }
   ~Parameter();
 
-  bool defined() const { return state_ != nullptr; }
+  bool defined() const { return state_ != nullptr; }  // not absent; everything below throws where it is
+
+  // The tensor, and what it has.
   const Tensor& value() const { return state().value; }
   const Shape& shape() const { return value().shape(); }
   DType dtype() const { return value().dtype(); }
+
   // For initialisers and optimisers; every holder of the identity sees the change.
   Tensor& mutable_value() const { return state().value; }
   uint64_t id() const { return state().id; }  // never reused
@@ -103,8 +109,8 @@ class Parameter {
 
 // A parameter and its path in a module, as in PyTorch's state_dict: "decoder_cell.weight_ih".
 struct NamedParameter {
-  std::string name;
-  Parameter parameter;
+  std::string name;     // the path
+  Parameter parameter;  // the handle
 };
 
 // Identities of all live parameters, ascending: lets a test compare parameters made with parameters listed.
@@ -129,9 +135,9 @@ class Operand {
         site_(other.site_) {}
   Operand& operator=(const Operand&) = delete;
 
-  bool is_number() const { return var_ == nullptr; }
-  const Scalar& number() const { return number_; }
-  const Var& var() const {  // a lone number becomes a rank-0 f32 constant
+  bool is_number() const { return var_ == nullptr; }  // and not yet made a Var
+  const Scalar& number() const { return number_; }    // what was written down; 0 for anything else
+  const Var& var() const {                            // a lone number becomes a rank-0 f32 constant
     if (!var_) materialise(DType::f32);
     return *var_;
   }
@@ -139,13 +145,15 @@ class Operand {
   const Var& var_like(const char* op, DType dtype) const;
   operator const Var&() const { return var(); }
 
+  // Those of var().
   const Tensor& value() const { return var().value(); }
   const Shape& shape() const { return var().shape(); }
   int rank() const { return var().rank(); }
   int64_t size(int64_t dim) const { return var().size(dim); }
   int64_t numel() const { return var().numel(); }
   DType dtype() const { return var().dtype(); }
-  Site site() const { return site_; }
+
+  Site site() const { return site_; }  // where it was written down
 
  private:
   void materialise(DType dtype) const;
@@ -170,8 +178,8 @@ Var broadcast_to(Operand x, const Shape& shape);
 
 // The two operands of an elementwise op: numbers take the other's dtype; mixed dtypes throw, naming both.
 struct OperandPair {
-  const Var& a;
-  const Var& b;
+  const Var& a;  // the first, ready to compute with
+  const Var& b;  // the second
 };
 OperandPair same_dtype(const char* op, const Operand& a, const Operand& b);
 

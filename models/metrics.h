@@ -9,15 +9,17 @@ namespace tapedeck {
 // counts, pads and the begin token do not. Larger than exp(709) is inf; log_value() stays finite.
 class Perplexity {
  public:
+  // One batch: the sum of its token losses, and their number.
   void add(double summed_loss, int64_t tokens);
   double log_value() const;  // throws before anything was added
-  double value() const;
+  double value() const;      // exp(log_value())
 
  private:
   double loss_ = 0;
   int64_t tokens_ = 0;
 };
 
+// Shares in 0..1.
 struct ReversalScore {
   double exact_match = 0;     // rows given whole, with their end token, and nothing else
   double token_accuracy = 0;  // targets given in their place, the end token counted

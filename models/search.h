@@ -16,6 +16,7 @@ namespace tapedeck {
 // here records or drops out.
 class Decoding {
  public:
+  // What one step gives.
   struct Step {
     Tensor logits;     // (N, V), floating: of the token after `tokens`
     Tensor weights;    // attention (N, S); undefined for models without
@@ -34,29 +35,31 @@ enum class LengthPenalty {
   power,  // lp = L^alpha
 };
 
+// Settings of all searches; each reads what concerns it.
 struct SearchOptions {
   int64_t max_length = 100;  // generated tokens, eos counted
   int64_t min_length = 0;    // eos is not chosen before
   Sequence prefix = {};      // every hypothesis begins with these tokens
 
-  int64_t beam = 5;    // live hypotheses a sentence
-  int64_t n_best = 1;  // results a sentence
-  LengthPenalty length_penalty = LengthPenalty::gnmt;
-  double alpha = 0;     // 0: no length penalty
+  int64_t beam = 5;                                    // live hypotheses a sentence
+  int64_t n_best = 1;                                  // results a sentence
+  LengthPenalty length_penalty = LengthPenalty::gnmt;  // the form of lp
+  double alpha = 0;                                    // 0: no length penalty
   double coverage = 0;  // beta of GNMT's coverage penalty, beta sum_s log min(1, sum_t weights[t][s]); needs attention
 
   double repetition_penalty = 1;  // logits of tokens already generated are divided (positive) or multiplied by it
   int64_t no_repeat_ngram = 0;    // no n-gram of this length occurs twice; 0: off
 
-  // Sampling.
-  double temperature = 1;
-  int64_t top_k = 0;  // only the k likeliest tokens; 0: all
-  double top_p = 1;   // only the likeliest tokens that together have at least this probability (Holtzman et al. 2019)
+  // Sampling:
+  double temperature = 1;  // divides the logits, > 0
+  int64_t top_k = 0;       // only the k likeliest tokens; 0: all
+  double top_p = 1;  // only the likeliest tokens that together have at least this probability (Holtzman et al. 2019)
 
   // Masks the logits of one row, of `length` V, before anything is chosen: sets what may not come next to -inf.
   std::function<void(int64_t sentence, const Sequence& generated, std::span<double> logits)> constraint = {};
 };
 
+// One result.
 struct Hypothesis {
   Sequence tokens;                           // generated, without bos, with eos if finished
   double score = 0;                          // what it is ranked by
@@ -67,11 +70,11 @@ struct Hypothesis {
 
 // One expansion of a beam search, for study.
 struct SearchEvent {
-  enum class Fate { live, finished, dropped };
-  int64_t sentence, step;
-  Sequence tokens;
-  double log_p, length_penalty, coverage, score;
-  Fate fate;
+  enum class Fate { live, finished, dropped };    // what became of it
+  int64_t sentence, step;                         // numbers from 0
+  Sequence tokens;                                // with the new one
+  double log_p, length_penalty, coverage, score;  // score = log_p / length_penalty + coverage
+  Fate fate;                                      // kept, moved to the finished ones, or given up
 };
 
 // The likeliest token at every step; ties take the lowest id. One hypothesis a sentence.

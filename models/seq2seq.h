@@ -60,6 +60,7 @@ struct Seq2SeqAttention {
   // start large.
   Seq2SeqAttention(const Seq2SeqOptions& options, Rng& rng);
 
+  // What the encoder gives.
   struct Encoded {
     Memory memory;  // encoder states (B, S, 2h), projected for attention, masked at pads
     Var state;      // (B, d) = tanh(bridge [last forward; last backward])
@@ -67,6 +68,7 @@ struct Seq2SeqAttention {
   // source: i64 (B, S), padded at the end. `rng` drops embeddings; null means evaluation. Throws on an empty row.
   Encoded encode(const Tensor& source, Rng* rng = nullptr) const;
 
+  // What one step of the decoder gives.
   struct Step {
     Var logits;       // (B, V)
     Var state;        // (B, d)

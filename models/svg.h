@@ -13,11 +13,11 @@ namespace tapedeck {
 // A (rows, cols) matrix of weights in row-major order, with a label for each row and column (or none at all). 0 is
 // viridis' dark end, the largest weight (but at least `full`) its bright end; NaN is grey.
 struct HeatMap {
-  int64_t rows, cols;
-  std::vector<double> weights;
-  std::vector<std::string> row_labels = {}, col_labels = {};
-  std::string title = {};
-  double full = 0;
+  int64_t rows, cols;                                         // at least 1
+  std::vector<double> weights;                                // rows * cols
+  std::vector<std::string> row_labels = {}, col_labels = {};  // at the left, above
+  std::string title = {};                                     // above all; not drawn where empty
+  double full = 0;                                            // the bright end, unless a weight is larger
 };
 
 // One square a weight; its tooltip has its labels and its value, a bar at the right the scale. Throws unless
@@ -34,17 +34,20 @@ std::string svg_film(std::span<const HeatMap> frames, double seconds_per_frame =
 //    "frames": [{"title": "step 1", "weights": [[..], ..]}, ...]}         NaN is null
 std::string json_film(std::span<const HeatMap> frames);
 
+// One line of a chart.
 struct Series {
-  std::string name;
-  std::vector<double> x, y;
+  std::string name;          // in the legend
+  std::vector<double> x, y;  // its points, as many of each
 };
 
+// The scale of an axis.
 enum class Axis { linear, logarithmic };
 
+// Settings of svg_line_chart.
 struct ChartOptions {
-  std::string title = {}, x_label = {}, y_label = {};
-  Axis x_axis = Axis::linear, y_axis = Axis::linear;
-  int width = 640, height = 400;
+  std::string title = {}, x_label = {}, y_label = {};  // not drawn where empty
+  Axis x_axis = Axis::linear, y_axis = Axis::linear;   // scales
+  int width = 640, height = 400;                       // in pixels
 };
 
 // Lines through the points of each series in their order, axes with round ticks, a legend. A point that is not finite,

@@ -11,8 +11,10 @@
 
 namespace tapedeck {
 
+// A person reads what is written to `file`.
 bool is_terminal(std::FILE* file);
 
+// How a picture may be drawn: as text alone, or with 24-bit ANSI colours.
 enum class Color { none, ansi24 };
 
 // Whether 24-bit colours may be written to `file`: it is a terminal, NO_COLOR is unset or empty, TERM is neither unset

@@ -9,8 +9,10 @@
 
 namespace tapedeck {
 
+// The special ids; tokens of a text come after them.
 inline constexpr int64_t pad_id = 0, bos_id = 1, eos_id = 2;
 
+// Token ids.
 using Sequence = std::vector<int64_t>;
 
 // Pairs of sequences, padded at the end. B rows, S and T: the longest source, and target with its end token.
@@ -29,10 +31,10 @@ CachedVector<int64_t> row_lengths(const Tensor& ids, int64_t pad = pad_id);
 
 // The toy task: the target is the source reversed. Symbols are 3 ... 3 + symbols - 1.
 struct ReversalTask {
-  int64_t min_length = 5, max_length = 10;
-  int64_t symbols = 17;
+  int64_t min_length = 5, max_length = 10;  // both included
+  int64_t symbols = 17;                     // different ones
 
-  int64_t vocabulary() const { return 3 + symbols; }
+  int64_t vocabulary() const { return 3 + symbols; }  // with the special ids
   // `rows` examples with lengths and symbols drawn evenly. Throws on a range that is empty or holds no symbol.
   Batch batch(int64_t rows, Rng& rng) const;
 };

@@ -11,6 +11,7 @@
 
 namespace tapedeck {
 
+// What was done.
 struct TrainResult {
   int64_t steps = 0;   // done
   double loss = 0;     // of the last step, a mean over tokens
@@ -18,8 +19,9 @@ struct TrainResult {
   int64_t tokens = 0;  // targets trained on
 };
 
+// Settings of train.
 struct TrainOptions {
-  int64_t steps = 1000;
+  int64_t steps = 1000;          // of the optimiser
   double clip_norm = 1;          // of the global gradient norm
   int64_t validate_every = 50;   // steps; also after the last one
   std::FILE* progress = stderr;  // a bar on a terminal, a line for each tenth elsewhere; null: nothing

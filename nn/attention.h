@@ -18,6 +18,7 @@
 
 namespace tapedeck {
 
+// What a decoder attends to.
 struct Memory {
   Var values;   // (B, S, K), 0 where masked
   Var keys;     // values as the scores need them
@@ -27,6 +28,7 @@ struct Memory {
 // Row i of the result is row rows[i] of the memory; rows: i64 (M,).
 Memory select_rows(const Memory& memory, const Tensor& rows);
 
+// What was read, and where.
 struct AttentionResult {
   Var context;  // (B, K) or (B, T, K)
   Var weights;  // (B, S) or (B, T, S); rows sum to 1
@@ -45,7 +47,7 @@ struct AdditiveAttention {
 
 // score = key . (W query), W (K, Q), without bias: Luong's "general" form.
 struct DotProductAttention {
-  Linear W;
+  Linear W;  // (K, Q)
 
   DotProductAttention(int64_t query_size, int64_t key_size, Rng& rng, DType dtype = DType::f32);
   Memory project(Operand values, const Tensor& mask = {}) const;
@@ -63,7 +65,7 @@ struct PlainDotAttention {
 // score = v . tanh(W [query; key]), W (A, Q + K): Luong's "concat" form. The same function as the additive form with
 // W = [W_q, W_k], and computed like it.
 struct ConcatAttention {
-  Linear W, v;
+  Linear W, v;  // (A, Q + K), (1, A)
 
   ConcatAttention(int64_t query_size, int64_t key_size, int64_t attention_size, Rng& rng, DType dtype = DType::f32);
   Memory project(Operand values, const Tensor& mask = {}) const;
@@ -85,7 +87,7 @@ struct ScaledDotProductAttention {
 // Luong's local attention: "general" scores, softmax over the positions |j - p| <= D only.
 // Monotonic (local-m): p = the decoder's step, at most the row's last position.
 struct LocalMonotonicAttention {
-  Linear W;
+  Linear W;        // (K, Q)
   int64_t window;  // D >= 1
 
   LocalMonotonicAttention(int64_t query_size, int64_t key_size, int64_t window_size, Rng& rng,
@@ -124,6 +126,7 @@ struct MeanContext {
 // K = exp(-|q - k|^2 / (2 width^2)). queries (B, T, Q), keys (B, S, Q), values (B, S, K).
 AttentionResult kernel_smoother(Operand queries, Operand keys, Operand values, double width, const Tensor& mask = {});
 
+// One of the layers, chosen when the program runs, and its two steps.
 using AnyAttention =
     std::variant<AdditiveAttention, DotProductAttention, PlainDotAttention, ConcatAttention, ScaledDotProductAttention,
                  LocalMonotonicAttention, LocalPredictiveAttention, LastValueContext, MeanContext>;

@@ -13,14 +13,17 @@
 
 namespace tapedeck {
 
+// Text by name, kept beside the tensors.
 using Metadata = std::map<std::string, std::string>;
 
+// Settings of load.
 struct LoadOptions {
   bool convert = false;  // let an f32 file fill an f64 module and the reverse
 };
 
+// What a file holds beside the parameters.
 struct LoadedFile {
-  Metadata metadata;
+  Metadata metadata;     // as given to save()
   bool has_crc = false;  // false: not written by this library, so that flipped bits would go unnoticed
 };
 

@@ -1,3 +1,4 @@
+// Dropout as a layer.
 #pragma once
 
 #include <tapedeck/core/random.h>
@@ -8,7 +9,7 @@ namespace tapedeck {
 // Training mode is an argument: with an rng, elements are dropped with probability p and the others scaled by
 // 1 / (1 - p); with null, evaluation, y = x.
 struct Dropout {
-  double p = 0.5;
+  double p = 0.5;  // probability of a zero, 0..1
 
   Var operator()(Operand x, Rng* rng) const { return dropout(x, p, rng); }
   static void fields(auto&, auto&&) {}

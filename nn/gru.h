@@ -11,18 +11,20 @@
 
 namespace tapedeck {
 
+// Settings of GRUCell.
 struct GRUCellOptions {
-  bool bias = true;
-  DType dtype = DType::f32;
+  bool bias = true;          // false: the cell has none
+  DType dtype = DType::f32;  // of the parameters
 };
 
+// Settings of GRU.
 struct GRUOptions {
-  int64_t layers = 1;
-  bool bidirectional = false;
-  double dropout = 0;
-  bool bias = true;
-  DType dtype = DType::f32;
-  GRUCellOptions cell() const { return {bias, dtype}; }
+  int64_t layers = 1;                                    // at least 1
+  bool bidirectional = false;                            // every layer reads both ways
+  double dropout = 0;                                    // between layers, in training
+  bool bias = true;                                      // false: the cells have none
+  DType dtype = DType::f32;                              // of the parameters
+  GRUCellOptions cell() const { return {bias, dtype}; }  // what each cell gets
 };
 
 // What follows the products: input gates W_i x + b_i and hidden gates W_h h + b_h, (B, 3H), and h (B, H) -> h' (B, H).
@@ -30,6 +32,7 @@ Var gru_update(const Var& input_gates, const Var& hidden_gates, const Var& h);
 
 // One step: x (B, I), h (B, H) -> h' (B, H). All parameters start as U(-1/sqrt(H), 1/sqrt(H)).
 struct GRUCell {
+  // For Recurrent: what is handed from step to step, the layer's settings, the name in messages.
   using State = Var;
   using LayerOptions = GRUOptions;
   static constexpr const char* name = "gru";
@@ -45,8 +48,11 @@ struct GRUCell {
   // All steps in one direction, as one op: x (B, T, I), h (B, H), lengths in 1..T -> states (B, T, H), 0 past a row's
   // length. Equal to step() in a loop, which is its definition.
   Var layer(Operand x, Operand h, std::span<const int64_t> lengths, Direction direction) const;
-  Var zero_state(int64_t B) const;
+  Var zero_state(int64_t B) const;  // B rows of zeros
+  // Throws unless the state has this shape and the parameters' dtype.
   static void check_initial(const Var& state, const Shape& expected);
+
+  // I and H.
   int64_t input_size() const { return weight_ih.shape()[1]; }
   int64_t hidden_size() const { return weight_hh.shape()[1]; }
 
@@ -56,6 +62,7 @@ struct GRUCell {
   }
 };
 
+// Layers of GRU cells: see Recurrent.
 using GRU = Recurrent<GRUCell>;
 
 }  // namespace tapedeck

@@ -28,6 +28,7 @@ namespace tapedeck {
 // Tensors by name, in order: a file's, an optimiser's.
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
+// A struct with a static fields(self, f).
 template <class M>
 concept Module = requires(M& module) {
   std::remove_const_t<M>::fields(module, [](std::string_view, auto&&) {});

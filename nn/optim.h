@@ -18,8 +18,9 @@
 
 namespace tapedeck {
 
+// Settings of Adam.
 struct AdamOptions {
-  double lr = 1e-3;
+  double lr = 1e-3;                   // step size
   double beta1 = 0.9, beta2 = 0.999;  // in 0..1, 1 excluded
   double eps = 1e-8;                  // outside the root, after the bias correction
   double weight_decay = 0;            // added to the gradient: g + weight_decay p
@@ -42,10 +43,10 @@ class Adam {
   // Throws, before anything changes, where a gradient's shape or dtype is not its parameter's.
   void step(const Gradients& grads);
 
-  double lr() const { return options_.lr; }
-  void set_lr(double lr);
-  const AdamOptions& options() const { return options_; }
-  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  double lr() const { return options_.lr; }                                      // the step size of the next step
+  void set_lr(double lr);                                                        // throws unless finite and >= 0
+  const AdamOptions& options() const { return options_; }                        // as they are now
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }  // each once, at its first path
 
   // Copies of what step() needs beside options and parameters: PATH.exp_avg (m), PATH.exp_avg_sq (v),
   // PATH.max_exp_avg_sq (u; with amsgrad only), PATH.step (i64).
@@ -69,12 +70,13 @@ class Adam {
   std::vector<State> states_;  // one a parameter
 };
 
+// Settings of AdamW.
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;  // before the step: p = p - lr weight_decay p
-  bool amsgrad = false;
+  double lr = 1e-3;                   // step size
+  double beta1 = 0.9, beta2 = 0.999;  // in 0..1, 1 excluded
+  double eps = 1e-8;                  // outside the root, after the bias correction
+  double weight_decay = 1e-2;         // before the step: p = p - lr weight_decay p
+  bool amsgrad = false;               // as Adam's
 };
 
 // Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101): decay shrinks the parameter and leaves
@@ -86,10 +88,11 @@ class AdamW : public Adam {
   explicit AdamW(std::vector<NamedParameter> parameters, const AdamWOptions& options = {});
 };
 
+// Settings of Sgd.
 struct SgdOptions {
-  double lr = 1e-3;
-  double momentum = 0;
-  double dampening = 0;
+  double lr = 1e-3;         // step size
+  double momentum = 0;      // of the buffer b; 0: there is none
+  double dampening = 0;     // takes this share from a gradient on its way into b
   bool nesterov = false;    // needs momentum > 0 and dampening 0
   double weight_decay = 0;  // added to the gradient: g + weight_decay p
 };
@@ -110,10 +113,10 @@ class Sgd {
   // Throws, before anything changes, where a gradient's shape or dtype is not its parameter's.
   void step(const Gradients& grads);
 
-  double lr() const { return options_.lr; }
-  void set_lr(double lr);
-  const SgdOptions& options() const { return options_; }
-  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  double lr() const { return options_.lr; }                                      // the step size of the next step
+  void set_lr(double lr);                                                        // throws unless finite and >= 0
+  const SgdOptions& options() const { return options_; }                         // as they are now
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }  // each once, at its first path
 
   // As Adam's: PATH.momentum_buffer (b) and PATH.step (i64) with momentum, nothing without.
   NamedTensors state() const;
@@ -168,6 +171,7 @@ class OptimizerRef {
   const Calls* calls_;
 };
 
+// The length of all gradients together: the root of the sum of squares, or the largest magnitude.
 enum class NormKind { l2, inf };
 
 namespace detail {

@@ -26,7 +26,8 @@ namespace tapedeck {
 //   zero_state(B) -> State         and the functions below for its State
 //   layer(x, state, lengths, direction) -> outputs   may be there: all steps as one op.
 
-// For a State that is one Var.
+// For a State that is one Var: the output of a step, one row of states, all of them in one, and the choice between old
+// and new, row by row.
 inline const Var& output_of(const Var& state) { return state; }
 Var select_state(const Var& states, int64_t k);                                  // (K, B, H) -> (B, H)
 Var stack_states(std::span<const Var> states);                                   // K of (B, H) -> (K, B, H)
@@ -35,17 +36,21 @@ Var keep_state(const Tensor& kept, const Var& old_state, const Var& new_state); 
 // (B, T, 1): true past the end of each of B rows.
 Tensor past_end(std::span<const int64_t> lengths, int64_t T);
 
+// Which way a layer reads.
 enum class Direction { forward, backward };
 
+// Layers of cells; see above.
 template <class Cell>
 struct Recurrent {
+  // The cell's.
   using State = typename Cell::State;
   using Options = typename Cell::LayerOptions;
 
   std::vector<Cell> cells;  // layer 0 forward, layer 0 backward, layer 1 forward, ...
-  bool bidirectional;
-  double dropout;  // between layers, in training
+  bool bidirectional;       // every layer reads both ways
+  double dropout;           // between layers, in training
 
+  // What a call gives.
   struct Result {
     Var output;  // (B, T, D H): [forward; backward] of the last layer
     // (layers D, B, H) in the order of the cells: after the last valid step or, backward, the first.
@@ -63,6 +68,7 @@ struct Recurrent {
   // The state that one layer ended with, (B, H). Negative layers count from the last.
   State last(const Result& result, int64_t layer = -1, Direction direction = Direction::forward) const;
 
+  // I and H.
   int64_t input_size() const { return cells[0].input_size(); }
   int64_t hidden_size() const { return cells[0].hidden_size(); }
 

@@ -11,9 +11,10 @@
 
 namespace tapedeck {
 
+// A file's contents.
 struct TensorFile {
-  NamedTensors tensors;
-  std::map<std::string, std::string> metadata;
+  NamedTensors tensors;                         // in the file's order
+  std::map<std::string, std::string> metadata;  // text by name
   bool has_crc = false;  // read: the file was written by this library, so that flipped bits would have been noticed
 };
 

@@ -1,3 +1,4 @@
+// Dropout as an op.
 #pragma once
 
 #include <tapedeck/core/random.h>

@@ -31,7 +31,7 @@ Var gelu(Operand x);         // x (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel 
 Var softplus(Operand x);     // ln(1 + e^x), without overflow
 Var log_sigmoid(Operand x);  // ln sigmoid(x) = -softplus(-x)
 Var sin(Operand x);          // radians
-Var cos(Operand x);
+Var cos(Operand x);          // radians
 
 // f32, f64 or i64:
 Var abs(Operand x);     // derivative 0 at 0

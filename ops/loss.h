@@ -7,13 +7,15 @@
 
 namespace tapedeck {
 
+// What becomes of the elements' losses: their mean, their sum, or nothing.
 enum class Reduction { mean, sum, none };
 
+// Settings of cross_entropy.
 struct CrossEntropyOptions {
   std::optional<int64_t> ignore_index =
-      std::nullopt;            // targets with this id count nowhere; the class stays in the softmax
-  double label_smoothing = 0;  // e in 0..1
-  Reduction reduction = Reduction::mean;
+      std::nullopt;                       // targets with this id count nowhere; the class stays in the softmax
+  double label_smoothing = 0;             // e in 0..1
+  Reduction reduction = Reduction::mean;  // see there
 };
 
 // Cross entropy of logits (..., C) against class ids (...), i64:

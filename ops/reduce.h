@@ -34,7 +34,7 @@ Var cumsum(Operand x, int64_t dim);
 // Values in order along one axis, and where they stood (i64, no derivative). Equal ones keep their order: the lowest
 // index first, in both directions. NaN throws.
 struct Ordered {
-  Var values, indices;
+  Var values, indices;  // of one shape
 };
 Ordered sort(Operand x, int64_t dim = -1, bool descending = false);
 
