@@ -12,6 +12,7 @@
 
 // Thread controls of the libraries that may stand behind CBLAS; null where another one does.
 extern "C" {
+// NOLINTBEGIN(readability-redundant-declaration): OpenBLAS's cblas.h has some of them, but not as weak
 [[gnu::weak]] void openblas_set_num_threads(int);
 [[gnu::weak]] int openblas_get_num_threads(void);
 [[gnu::weak]] char* openblas_get_config(void);
@@ -20,6 +21,7 @@ extern "C" {
 [[gnu::weak]] void gotoblas_dynamic_init(void);
 [[gnu::weak]] void bli_thread_set_num_threads(long);
 [[gnu::weak]] void MKL_Set_Num_Threads(int);
+// NOLINTEND(readability-redundant-declaration)
 }
 
 namespace tapedeck::blas {
@@ -63,6 +65,9 @@ bool multiplies_correctly() {
   std::vector<T> a(m * k), b(k * n), c(m * n);
   for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<T>(static_cast<int>(i * 7 % 13) - 6);
   for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<T>(static_cast<int>(i * 5 % 11) - 5);
+  auto at = [](const std::vector<T>& x, int row, int cols, int col) {
+    return x[static_cast<size_t>(row) * static_cast<size_t>(cols) + static_cast<size_t>(col)];
+  };
   for (auto [ta, tb] :
        {std::pair{CblasNoTrans, CblasNoTrans}, {CblasNoTrans, CblasTrans}, {CblasTrans, CblasNoTrans}}) {
     raw_gemm(ta, tb, m, n, k, a.data(), ta == CblasTrans ? m : k, b.data(), tb == CblasTrans ? k : n, T{0}, c.data(),
@@ -71,10 +76,10 @@ bool multiplies_correctly() {
       for (int j = 0; j < n; ++j) {
         T sum = 0;  // small integers: exact
         for (int l = 0; l < k; ++l) {
-          sum += (ta == CblasTrans ? a[static_cast<size_t>(l * m + i)] : a[static_cast<size_t>(i * k + l)]) *
-                 (tb == CblasTrans ? b[static_cast<size_t>(j * k + l)] : b[static_cast<size_t>(l * n + j)]);
+          sum += (ta == CblasTrans ? at(a, l, m, i) : at(a, i, k, l)) *
+                 (tb == CblasTrans ? at(b, j, k, l) : at(b, l, n, j));
         }
-        if (c[static_cast<size_t>(i * n + j)] != sum) return false;
+        if (at(c, i, n, j) != sum) return false;
       }
     }
   }

@@ -2,6 +2,6 @@
 
 namespace tapedeck::detail {
 
-void throw_error(std::string message) { throw Error(std::move(message)); }
+void throw_error(const std::string& message) { throw Error(message); }
 
 }  // namespace tapedeck::detail

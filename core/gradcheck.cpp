@@ -398,7 +398,7 @@ class Checker {
     if (++kinks_ <= 5)
       report_.notes.push_back(fmt::format("kink at {}: its one-sided slopes differ", where));
     else if (kinks_ == 6)
-      report_.notes.push_back("further kinks are not listed");
+      report_.notes.emplace_back("further kinks are not listed");
   }
 
   const Problem& problem_;
@@ -429,7 +429,7 @@ Problem gradient_of(const Problem& problem, size_t input_count, Rng rng) {
       for (Var& x : xs) x = own->leaf(x.value());
     }
     std::vector<Var> ys = f(xs);
-    for (const Parameter& p : parameters) xs.push_back(Var(p));
+    for (const Parameter& p : parameters) xs.emplace_back(p);
     std::vector<Var> total(xs.size());
     for (size_t k = 0; k < ys.size(); ++k) {
       if (!ys[k].tracked()) continue;

@@ -308,7 +308,7 @@ Var Tape::parameter_leaf(const Parameter& parameter) {
 void Tape::drop_rules(uint32_t id) {
   Node& node = nodes_[id];
   node.y = Tensor();
-  if (detail::FusedRule* fused = std::exchange(node.fused, nullptr)) delete fused;
+  delete std::exchange(node.fused, nullptr);
   for (uint32_t e = node.first_edge; e < node.first_edge + node.edge_count; ++e) {
     if (detail::Rule* rule = std::exchange(edges_[e].rule, nullptr)) rule->~Rule();
   }
@@ -374,7 +374,7 @@ Var Tape::checked_term(const Node& node, uint32_t id, uint32_t edge, const Var& 
   return term;
 }
 
-void Tape::pass_on(Sweep& pass, const Node& node, uint32_t id, uint32_t edge, const Var& g, Var gx) {
+void Tape::pass_on(Sweep& pass, const Node& node, uint32_t id, uint32_t edge, const Var& g, const Var& gx) {
   Var term = checked_term(node, id, edge, g, gx);
   Var& sum = pass.of(edges_[edge].input);
   if (!sum.defined()) {
@@ -672,7 +672,8 @@ std::string Tape::path_of(const ScopeRecord* scope) {
   std::string path;
   for (; scope; scope = scope->parent) {
     std::string part = scope->index < 0 ? std::string(scope->name) : fmt::format("{}[{}]", scope->name, scope->index);
-    path = path.empty() ? part : part + '/' + path;
+    if (!path.empty()) part.append("/").append(path);
+    path = std::move(part);
   }
   return path;
 }

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <system_error>
 
 // The file, all numbers little-endian:
 //
@@ -50,7 +51,7 @@ std::string quoted(const ordered_json& value) {
   return text.size() <= 100 ? text : text.substr(0, 100) + "...";
 }
 
-std::string system_reason() { return std::strerror(errno); }
+std::string system_reason() { return std::generic_category().message(errno); }
 
 // A file descriptor that is closed at the end.
 class File {
@@ -87,7 +88,8 @@ uint32_t crc_of(uint32_t crc, const void* data, size_t n) {
 size_t find_crc(std::string_view header) {
   std::string pattern = fmt::format("\"{}\":\"", crc_key);
   size_t at = header.find(pattern);
-  if (at == header.npos || at + pattern.size() + no_crc.size() > header.size()) return header.npos;
+  if (at == std::string_view::npos || at + pattern.size() + no_crc.size() > header.size())
+    return std::string_view::npos;
   return at + pattern.size();
 }
 
@@ -146,7 +148,7 @@ class Reader {
   std::string read_header() {
     if (size_ == 0) refuse("is empty");
     if (size_ < 8) refuse("is cut off or no safetensors file: {} bytes, the format begins with 8", size_);
-    uint64_t length;
+    uint64_t length = 0;
     read_bytes(&length, 8);
     if (length > max_header) refuse("is no safetensors file: it begins with a header length of {}", length);
     if (length > size_ - 8) {
@@ -218,7 +220,7 @@ class Reader {
     if (version > format_version) {
       refuse("has format {}, of a later tapedeck; this one reads up to {}", version, format_version);
     }
-    if (crc->second.size() != no_crc.size() || find_crc(header) == header.npos) {
+    if (crc->second.size() != no_crc.size() || find_crc(header) == std::string_view::npos) {
       refuse("is damaged: {} is \"{}\"", crc_key, crc->second);
     }
   }
@@ -237,7 +239,7 @@ class Reader {
     entry.name = name;
 
     const ordered_json& dtype = field("dtype");
-    auto known =
+    const auto* known =
         std::find_if(std::begin(dialect), std::end(dialect), [&](const Dialect& d) { return dtype == d.name; });
     if (known == std::end(dialect)) {
       refuse("holds tensor \"{}\" of dtype {}; only F32, F64, I64 and BOOL can be read", name, quoted(dtype));
@@ -278,6 +280,7 @@ class Reader {
 
   static std::vector<Entry*> by_place(std::vector<Entry>& entries) {
     std::vector<Entry*> order;
+    order.reserve(entries.size());
     for (Entry& entry : entries) order.push_back(&entry);
     std::sort(order.begin(), order.end(),
               [](Entry* a, Entry* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
@@ -312,7 +315,7 @@ class Reader {
       read_bytes(data, n);
       if (has_crc_) crc = crc_of(crc, data, n);
       if (entry->dtype != DType::boolean) continue;
-      auto wrong = std::find_if(data, data + n, [](std::byte b) { return b > std::byte{1}; });
+      auto* wrong = std::find_if(data, data + n, [](std::byte b) { return b > std::byte{1}; });
       if (wrong != data + n) {
         refuse("is damaged: tensor \"{}\" is BOOL and has the byte {} at element {}", entry->name,
                std::to_integer<int>(*wrong), wrong - data);
@@ -395,7 +398,7 @@ Image make_image(const std::string& path, const TensorFile& file) {
 }
 
 bool write_bytes(int fd, const void* from, uint64_t n) {
-  auto* next = static_cast<const std::byte*>(from);
+  const auto* next = static_cast<const std::byte*>(from);
   while (n > 0) {
     ssize_t done = ::write(fd, next, std::min<uint64_t>(n, 1 << 30));
     if (done < 0 && errno == EINTR) continue;
