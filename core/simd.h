@@ -463,13 +463,16 @@ requires(std::same_as<In, T>&&...) TAPEDECK_KERNEL void map_n(T* out, size_t n, 
 // Where a lambda of each_vector() stands: a whole vector, or the last `part` < width elements.
 template <class T, bool whole>
 struct Place {
-  size_t offset, part;
+  size_t offset, part;  // the first element; how many
+
+  // The elements of p here; a part is filled up with 0.
   TAPEDECK_INLINE Vec<T> load(const T* p) const {
     if constexpr (whole)
       return simd::load(p + offset);
     else
       return simd::load(p + offset, part);
   }
+  // Only the elements that are here.
   TAPEDECK_INLINE void store(T* p, Vec<T> v) const {
     if constexpr (whole)
       simd::store(p + offset, v);

@@ -42,6 +42,7 @@ struct CachingAllocator {
   bool operator==(const CachingAllocator&) const = default;
 };
 
+// A list of what a training step needs anew each time.
 template <class T>
 using CachedVector = std::vector<T, CachingAllocator<T>>;
 

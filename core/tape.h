@@ -291,7 +291,10 @@ class Tape {
 
   // True with Trace, Anomaly or Profile on, or hooks.
   bool studies() const { return study_ != nullptr; }
+
+  // True with Fused::definitions.
   bool records_definitions() const { return fused_ == Fused::definitions; }
+
   // Profiles the op that has just computed y, and checks y for NaN and Inf.
   void observe(const char* op, const Tensor& y, std::span<const Var* const> inputs, Site site);
 

@@ -13,15 +13,17 @@
 
 namespace tapedeck {
 
+// Settings of GNMT.
 struct GNMTOptions {
-  int64_t vocabulary;
-  int64_t d_model = 32;
+  int64_t vocabulary;          // V, special ids counted
+  int64_t d_model = 32;        // d, of embeddings and states
   int64_t encoder_layers = 4;  // >= 2; the first reads in both directions
   int64_t decoder_layers = 4;  // >= 1
   double dropout = 0;          // of what layers after the first read
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;    // of the parameters
 };
 
+// The model; see above.
 struct GNMT {
   Embedding embed;                // (V, d), shared by encoder and decoder
   ResidualLSTM encoder;           // d -> d
@@ -35,6 +37,7 @@ struct GNMT {
   // Throws on layers and dropout outside their range.
   GNMT(const GNMTOptions& options, Rng& rng);
 
+  // What the encoder gives.
   struct Encoded {
     Memory memory;  // encoder outputs (B, S, d)
     State state;    // zeros
@@ -42,8 +45,9 @@ struct GNMT {
   // source: i64 (B, S), padded at the end. Throws on an empty row.
   Encoded encode(const Tensor& source, Rng* rng = nullptr) const;
 
+  // What a step of the decoder gives.
   struct Advanced {
-    State state;
+    State state;   // of all layers
     Var features;  // (B, d), what the output layer reads
     Var weights;   // (B, S)
   };

@@ -12,15 +12,17 @@
 
 namespace tapedeck {
 
+// Settings of ListenAttendSpell.
 struct ListenAttendSpellOptions {
-  int64_t vocabulary;
-  int64_t d_model = 32;
+  int64_t vocabulary;          // V, special ids counted
+  int64_t d_model = 32;        // d, of embeddings and states
   int64_t halvings = 2;        // of the time axis, >= 1
   int64_t decoder_layers = 2;  // >= 1
   double dropout = 0;          // between layers
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;    // of the parameters
 };
 
+// The model; see above.
 struct ListenAttendSpell {
   Embedding embed;                // (V, d), shared by encoder and decoder
   PyramidalLSTM encoder;          // d -> 2d
@@ -29,6 +31,7 @@ struct ListenAttendSpell {
   Linear out;                     // [state; context] 3d -> V
   double dropout;                 // in training, between layers
 
+  // What the decoder hands from step to step.
   struct State {
     CachedVector<LSTMState> layers;  // (B, d) each
     Var context;                     // (B, 2d)
@@ -40,6 +43,7 @@ struct ListenAttendSpell {
   // Throws on halvings, layers and dropout outside their range.
   ListenAttendSpell(const ListenAttendSpellOptions& options, Rng& rng);
 
+  // What the encoder gives.
   struct Encoded {
     Memory memory;  // encoder outputs (B, S', 2d)
     State state;    // zeros
@@ -47,8 +51,9 @@ struct ListenAttendSpell {
   // source: i64 (B, S), padded at the end. Throws on an empty row.
   Encoded encode(const Tensor& source, Rng* rng = nullptr) const;
 
+  // What a step of the decoder gives.
   struct Advanced {
-    State state;
+    State state;   // for the next step
     Var features;  // (B, 3d), what the output layer reads
     Var weights;   // (B, S')
   };

@@ -31,6 +31,7 @@ struct ReversalScore {
 ReversalScore evaluate_reversal(const std::function<std::unique_ptr<Decoding>(const Tensor& source)>& begin,
                                 const Batch& batch);
 
+// The same of a model's own decoding.
 ReversalScore evaluate_reversal(const SequenceModel auto& model, const Batch& batch) {
   return evaluate_reversal([&](const Tensor& source) { return model.begin(source); }, batch);
 }

@@ -17,8 +17,8 @@ namespace tapedeck {
 
 // An output of the model, as a Hypothesis has it (no bos; eos at the end, unless it was cut), and what it costs.
 struct Candidate {
-  Sequence tokens;
-  double cost = 0;
+  Sequence tokens;  // generated, eos counted
+  double cost = 0;  // the lower, the better
 };
 using Candidates = std::vector<std::vector<Candidate>>;  // by sentence
 
@@ -31,6 +31,7 @@ using Cost = std::function<double(const Sequence& output, const Sequence& refere
 // (N,) and alpha > 0.
 Var expected_cost(Operand log_p, const Candidates& candidates, double alpha);
 
+// How candidates are drawn.
 struct CandidateOptions {
   int64_t samples = 20;        // draws a sentence; equal ones count once
   int64_t max_length = 100;    // tokens, eos counted; longer outputs are cut

@@ -27,21 +27,23 @@ enum class EncoderPads { by_length, run_over };
 //        with input feeding    s_t = cell([embed(y_{t-1}); a_{t-1}], s_{t-1}), a_0 = 0
 enum class DecoderOrder { bahdanau, luong };
 
+// Settings of Seq2SeqAttention.
 struct Seq2SeqOptions {
-  int64_t vocabulary;
-  int64_t d_model = 32;  // of embeddings and decoder states
-  AttentionOptions attention = AttentionKind::additive;
-  EncoderPads encoder_pads = EncoderPads::by_length;
-  DecoderOrder order = DecoderOrder::bahdanau;
-  bool input_feeding = false;     // in luong order
-  int64_t encoder_size = 0;       // h, of each direction; 0: d_model
-  bool shared_embedding = true;   // one embedding for source and target
-  int64_t target_vocabulary = 0;  // with separate embeddings; 0: the same as `vocabulary`
-  bool tied_output = false;       // in luong order: out.weight is the target's embedding (Press & Wolf 2017)
-  double dropout = 0;             // of embeddings, and of what the output layer reads (Zaremba et al. 2014)
-  DType dtype = DType::f32;
+  int64_t vocabulary;                                    // V of the source, special ids counted
+  int64_t d_model = 32;                                  // of embeddings and decoder states
+  AttentionOptions attention = AttentionKind::additive;  // which, and its sizes
+  EncoderPads encoder_pads = EncoderPads::by_length;     // see there
+  DecoderOrder order = DecoderOrder::bahdanau;           // see there
+  bool input_feeding = false;                            // in luong order
+  int64_t encoder_size = 0;                              // h, of each direction; 0: d_model
+  bool shared_embedding = true;                          // one embedding for source and target
+  int64_t target_vocabulary = 0;                         // with separate embeddings; 0: the same as `vocabulary`
+  bool tied_output = false;  // in luong order: out.weight is the target's embedding (Press & Wolf 2017)
+  double dropout = 0;        // of embeddings, and of what the output layer reads (Zaremba et al. 2014)
+  DType dtype = DType::f32;  // of the parameters
 };
 
+// The model; see above.
 struct Seq2SeqAttention {
   Embedding embed;                        // (V, d); of encoder and decoder if shared; the pad row starts at 0
   std::optional<Embedding> target_embed;  // of the decoder if not
@@ -79,6 +81,7 @@ struct Seq2SeqAttention {
   Step decode_step(const Tensor& previous, Operand state, const Memory& memory, int64_t t = 0,
                    const Var& attentional = {}) const;
 
+  // What forward() gives.
   using Output = SequenceOutput;
   // Teacher forcing, or what the pass says.
   Output forward(const Tensor& source, const Tensor& target_in, const TrainingPass& pass = {}) const;

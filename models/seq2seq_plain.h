@@ -23,21 +23,23 @@ namespace tapedeck {
 //   s_t = decoder([embed(y_{t-1}); c], s_{t-1});  logits = out [s_t; embed(y_{t-1}); c]
 enum class FixedContext { initial_state, every_step };
 
+// Settings of Seq2Seq.
 struct PlainSeq2SeqOptions {
-  int64_t vocabulary;
-  int64_t d_model = 32;  // of embeddings and states
-  int64_t layers = 1;    // of encoder and decoder
-  FixedContext context = FixedContext::initial_state;
+  int64_t vocabulary;                                  // V, special ids counted
+  int64_t d_model = 32;                                // of embeddings and states
+  int64_t layers = 1;                                  // of encoder and decoder
+  FixedContext context = FixedContext::initial_state;  // see there
   bool reverse_source = false;    // the encoder reads each row from its last token to its first (Sutskever et al.)
   bool shared_embedding = true;   // one embedding for source and target
   int64_t target_vocabulary = 0;  // with separate embeddings; 0: the same as `vocabulary`
   double dropout = 0;             // of embeddings, between layers, and of what the output layer reads
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;       // of the parameters
 };
 
 // For RNNCell, GRUCell and LSTMCell. Rows end at their own length: a row alone equals the same row in any batch.
 template <class Cell>
 struct Seq2Seq {
+  // The cell's: a Var, or a struct of such.
   using State = typename Cell::State;
 
   Embedding embed;                        // (V, d); of encoder and decoder if shared; the pad row starts at 0
@@ -53,6 +55,7 @@ struct Seq2Seq {
   // Throws on options that do not go together.
   Seq2Seq(const PlainSeq2SeqOptions& options, Rng& rng);
 
+  // What the encoder gives.
   struct Encoded {
     State state;  // (L, B, d): what the decoder starts from
     Var context;  // c (B, d); undefined without
@@ -60,6 +63,7 @@ struct Seq2Seq {
   // source: i64 (B, S), padded at the end. `rng` drops; null means evaluation. Throws on an empty row.
   Encoded encode(const Tensor& source, Rng* rng = nullptr) const;
 
+  // What some steps of the decoder give.
   struct Steps {
     Var features;  // what the output layer reads: (B, T, d) or (B, T, 3d)
     State state;   // (L, B, d), after the last

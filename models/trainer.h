@@ -34,6 +34,7 @@ struct TrainOptions {
   WeightAverage* average = nullptr;             // updated after every step, and what validation sees
 };
 
+// What accumulate_gradients gives.
 struct BatchGradients {
   double loss = 0;     // mean over the targets of all batches
   int64_t tokens = 0;  // their number

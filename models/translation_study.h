@@ -14,13 +14,14 @@ namespace tapedeck {
 // What the output is told of the source: a scaled dot-product attention over the encoder states, their mean, or zeros.
 enum class StudyContext { scaled_dot, mean, none };
 
+// Settings of TranslationStudy.
 struct TranslationStudyOptions {
-  int64_t source_vocabulary, target_vocabulary;
-  int64_t embedding_size = 32;  // E
-  int64_t encoder_size = 32;    // h, of each direction
-  int64_t decoder_size = 32;    // H
-  int64_t attention_size = 32;  // of queries and keys
-  StudyContext context = StudyContext::scaled_dot;
+  int64_t source_vocabulary, target_vocabulary;     // special ids counted
+  int64_t embedding_size = 32;                      // E
+  int64_t encoder_size = 32;                        // h, of each direction
+  int64_t decoder_size = 32;                        // H
+  int64_t attention_size = 32;                      // of queries and keys
+  StudyContext context = StudyContext::scaled_dot;  // see there
   // run_over: pads are read like tokens, and attended to; so the study was run. by_length: they are not.
   EncoderPads pads = EncoderPads::by_length;
   double dropout = 0;  // of embeddings
@@ -41,6 +42,7 @@ struct TranslationStudy {
   // Throws on a dropout outside 0..1.
   TranslationStudy(const TranslationStudyOptions& options, Rng& rng);
 
+  // What the encoder gives.
   struct Encoded {
     Memory memory;  // encoder states (B, S, 2h), as the attention needs them
     Var state;      // s_0, (B, H)
@@ -48,6 +50,7 @@ struct TranslationStudy {
   // source: i64 (B, S), padded at the end. `rng` drops embeddings; null means evaluation. Throws on an empty row.
   Encoded encode(const Tensor& source, Rng* rng = nullptr) const;
 
+  // What some steps of the decoder give.
   struct Steps {
     Var logits;   // (B, T, V)
     Var weights;  // (B, T, S); undefined without context

@@ -146,9 +146,9 @@ enum class AttentionKind {
 
 // An attention as a plain value: AttentionKind::dot, or {AttentionKind::local_predictive, 64, 5}.
 struct AttentionOptions {
-  AttentionKind kind;
-  int64_t size;    // A, where the kind has one; 0: the query's size
-  int64_t window;  // D of the local kinds
+  AttentionKind kind;  // which layer
+  int64_t size;        // A, where the kind has one; 0: the query's size
+  int64_t window;      // D of the local kinds
 
   AttentionOptions(AttentionKind which = AttentionKind::additive, int64_t attention_size = 0, int64_t window_size = 2)
       : kind(which), size(attention_size), window(window_size) {}
@@ -158,6 +158,7 @@ struct AttentionOptions {
 AnyAttention make_attention(const AttentionOptions& options, int64_t query_size, int64_t key_size, Rng& rng,
                             DType dtype = DType::f32);
 
+// The layer that is held, called: project() and operator() of that layer.
 inline Memory project(const AnyAttention& attention, Operand values, const Tensor& mask = {}) {
   return std::visit([&](const auto& layer) { return layer.project(values, mask); }, attention);
 }

@@ -1,3 +1,4 @@
+// The layer between attentions of a Transformer (Vaswani et al. 2017, arXiv:1706.03762).
 #pragma once
 
 #include <tapedeck/core/random.h>
@@ -8,6 +9,7 @@ namespace tapedeck {
 // The nonlinearity of a feed-forward layer; gelu in its erf form.
 enum class Activation { relu, gelu };
 
+// Settings of FeedForward.
 struct FeedForwardOptions {
   Activation activation = Activation::relu;  // between the two layers
   double dropout = 0;                        // behind the activation

@@ -22,6 +22,7 @@ namespace tapedeck {
 // Every function below draws one word from `rng`; what row b draws for its query t depends on that word, b and t alone.
 // Null means evaluation: the largest weight, the first one of equals, without chance.
 
+// The layer; see above.
 struct HardAttention {
   Var context;     // (B, T, K): the values drawn
   Tensor weights;  // (B, T, S): 1 at the position drawn, else 0
@@ -44,6 +45,7 @@ Var straight_through(Operand soft);
 // Reads the value at the largest element of a relaxed draw; gradients are those of the relaxed draw.
 AttentionResult gumbel_attention(const AttentionResult& soft, const Memory& memory, double temperature, Rng* rng);
 
+// Settings of Reinforce.
 struct ReinforceOptions {
   double decay = .9;   // of the baseline, 0 ... 1, 1 excluded
   double weight = 1;   // of the draws' gradient, lambda_r of the paper

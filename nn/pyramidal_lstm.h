@@ -8,12 +8,13 @@
 
 namespace tapedeck {
 
+// Settings of PyramidalLSTM.
 struct PyramidalLSTMOptions {
-  int64_t halvings = 2;  // layers that halve, >= 1
-  double dropout = 0;    // between layers, in training
-  bool bias = true;
+  int64_t halvings = 2;                              // layers that halve, >= 1
+  double dropout = 0;                                // between layers, in training
+  bool bias = true;                                  // false: the cells have none
   std::optional<double> forget_bias = std::nullopt;  // see LSTMCellOptions
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;                          // of the parameters
 };
 
 // Layer 0 reads x as it is, layer k > 0 the pairs [y_0; y_1], [y_2; y_3], ... of the layer below. The second half of a
@@ -22,6 +23,7 @@ struct PyramidalLSTM {
   std::vector<LSTM> layers;  // each of one layer in both directions: I -> 2H, then 4H -> 2H
   double dropout;            // between layers, in training
 
+  // What a call gives.
   struct Result {
     Var output;                     // (B, ceil(T / 2^halvings), 2H): [forward; backward]; 0 at pads
     CachedVector<int64_t> lengths;  // ceil(length / 2^halvings) of each row

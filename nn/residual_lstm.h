@@ -10,18 +10,21 @@
 
 namespace tapedeck {
 
+// Settings of ResidualLSTM.
 struct ResidualLSTMOptions {
   int64_t layers = 4;  // >= 2
   double dropout = 0;  // of what layers after the first read, in training; the residual path is left alone
-  bool bias = true;
+  bool bias = true;    // false: the cells have none
   std::optional<double> forget_bias = std::nullopt;  // see LSTMCellOptions
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;                          // of the parameters
 };
 
+// The layers; see above.
 struct ResidualLSTM {
   std::vector<LSTM> layers;  // I -> 2H in both directions, 2H -> H, then H -> H
   double dropout;            // see ResidualLSTMOptions
 
+  // What a call gives.
   struct Result {
     Var output;                            // (B, T, H) of the last layer; 0 at pads
     CachedVector<LSTMState> final_states;  // one a layer: (2, B, H) of the first, (1, B, H) of the others

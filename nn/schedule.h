@@ -55,6 +55,7 @@ struct WarmupCosine {
 // Which of two metrics is progress: a lower loss, or a higher score.
 enum class Better { lower, higher };
 
+// Settings of Plateau.
 struct PlateauOptions {
   double lr = 1e-3;               // to begin with
   double factor = .1;             // 0 ... 1, ends excluded
@@ -97,6 +98,7 @@ double inverse_sigmoid_ratio(int64_t i, double k);                              
 
 // ---- A running average of weights ----
 
+// Settings of WeightAverage.
 struct WeightAverageOptions {
   double decay = .999;          // d in 0 ... 1, 1 excluded
   bool bias_correction = true;  // false: starts at the weights it is made with, which then count like an update

@@ -1,4 +1,4 @@
-// Kernels of attention_decoder (nn/attention_decoder.h), whose inputs and names these are. Engine-internal.
+// Kernels of attention_decoder (nn/attention_decoder.h), whose inputs and names these are. Internal.
 #pragma once
 
 #include <tapedeck/core/tape.h>

@@ -1,4 +1,4 @@
-// Kernels of a GRU layer over a whole sequence: the fused form of nn/gru.h's step in a loop. Engine-internal; GRUCell
+// Kernels of a GRU layer over a whole sequence: the fused form of nn/gru.h's step in a loop. Internal; GRUCell
 // records them as one op beside their definition.
 //
 // Inputs, in order: x (B, T, I), initial (B, H), weight_ih (3H, I), weight_hh (3H, H), bias_ih (3H), bias_hh (3H).

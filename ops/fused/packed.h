@@ -1,4 +1,4 @@
-// Rows of unequal length laid out step by step, without their pads: what recurrent kernels run over. Engine-internal.
+// Rows of unequal length laid out step by step, without their pads: what recurrent kernels run over. Internal.
 //
 //   order    rows by falling length; equal lengths keep their order
 //   active   rows that have a token at step t: the first active[t] of `order`
