@@ -153,6 +153,7 @@ Attended all_steps(const Seq2SeqAttention& model, const Tensor& source, const Te
   const int64_t B = target_in.size(0), T = target_in.size(1), d = model.decoder_cell.hidden_size();
   const DType dtype = model.embed.weight.dtype();
   const FedTokens fed(target_in, pass);
+  const bool definitions = Tape::recording() && Tape::recording()->records_definitions();  // layers show themselves
   auto [memory, state] = model.encode(source, pass.dropout);
   const StepDropout drop_embedded({B, T, d}, model.dropout, pass.dropout, dtype);
   const StepDropout drop_features({B, T, model.out.weight.shape()[1]}, model.dropout, pass.dropout, dtype);
@@ -160,7 +161,7 @@ Attended all_steps(const Seq2SeqAttention& model, const Tensor& source, const Te
   std::optional<Attended> at_once;
   if (fed.forced() && model.order == DecoderOrder::luong && !model.input_feeding) {
     at_once = luong_steps(model, embedded, state, memory);
-  } else if (fed.forced() && model.order == DecoderOrder::bahdanau) {
+  } else if (fed.forced() && model.order == DecoderOrder::bahdanau && !definitions) {
     at_once = bahdanau_steps(model, embedded, state, memory, lengths);
   }
   if (at_once) return {drop_features(at_once->features), at_once->weights};

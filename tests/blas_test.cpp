@@ -392,7 +392,7 @@ TEST_CASE("products on two threads at once equal those of one") {
   }
 }
 
-TEST_CASE("our own product: sizes around its blocks; any strides; added to what is there") {
+TEST_CASE("our own product at sizes around its blocks and any strides and added to what is there") {
   Rng rng(5);
   for (DType dtype : {F32, F64}) {
     for (int64_t inner : {1, 7, 16, 130, 256, 257, 515}) {
