@@ -11,7 +11,7 @@ using namespace tapedeck;
 namespace {
 
 Tensor normal(const Shape& shape, Rng& rng) {
-  Tensor x = Tensor::empty(shape);
+  Tensor x = Tensor::empty(shape, DType::f32);
   float* p = x.mutable_data<float>();
   for (int64_t i = 0; i < x.numel(); ++i) p[i] = static_cast<float>(rng.normal());
   return x;
